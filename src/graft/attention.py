@@ -1,0 +1,136 @@
+"""Attention over committed rows and a token tree, registered with Transformers by name.
+
+The models stay unmodified: they write keys and values through the cache they are given
+(`graft.cache`) and call the attention function named in their config. Ours reads what the rows of
+a forward are from a `Step`, which the forward passes down as a keyword.
+
+Why not the built-in ones: a mask handed to a model crashes those families that want one mask per
+layer type, a bare 4D mask silently becomes the mask of the sliding layers too, and repeating the
+grouped keys and values to full width copies the whole cache in every layer. Here the query heads
+of one group are folded into the rows instead, so nothing of the cache is copied.
+
+This module does not know models, tokens or trees: only which row sees which key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+NAME = "graft_tree"
+
+
+class Step:
+    """The rows of one forward: which sequence they belong to and what each of them may see.
+
+    Sequence b has `starts[b]` committed keys; the N new rows stand right behind them:
+
+        [0 .. start)            committed, all visible (within the layer's window)
+        [start .. start + N)    this step's rows, visible along the row's own path
+        [start + N .. T)        rows of a longer sequence in the batch, never visible
+
+    Args:
+        first: cache slot of the first sequence; the batch uses slots first .. first + B.
+        starts: committed length of each sequence (host integers).
+        visible: bool [B, N, N], true where new row j is on the path of new row i.
+        depths: int64 [B, N], distance of each new row from the first one.
+    """
+
+    def __init__(self, first: int, starts: Sequence[int], visible: Tensor, depths: Tensor) -> None:
+        self.first = first
+        self.starts = tuple(starts)
+        self.width = visible.shape[1]
+        self._visible = visible
+        self._depths = depths
+        self._biases: dict[tuple[int | None, int, torch.dtype], Tensor] = {}
+
+    @property
+    def batch(self) -> int:
+        return len(self.starts)
+
+    @property
+    def end(self) -> int:
+        """T: keys that a row of this step can reach at most."""
+        return max(self.starts) + self.width
+
+    def bias(self, window: int | None, groups: int, like: Tensor) -> Tensor:
+        """Additive mask [B, 1, groups * N, T] in the dtype and on the device of `like`.
+
+        Built once per window and shared by all layers that have it.
+        """
+        key = (window, groups, like.dtype)
+        found = self._biases.get(key)
+        if found is None or found.device != like.device:
+            hidden = torch.full((), float("-inf"), dtype=like.dtype, device=like.device)
+            seen = self._seen(window).to(like.device)
+            rows = torch.where(seen, torch.zeros_like(hidden), hidden)
+            found = rows.unsqueeze(1).expand(-1, groups, -1, -1).flatten(1, 2).unsqueeze(1)
+            self._biases[key] = found
+        return found
+
+    def _seen(self, window: int | None) -> Tensor:
+        """bool [B, N, T]: the three regions above, cut by the window."""
+        device = self._visible.device
+        if self.batch == 1 and window is None:
+            past = self._visible.new_ones(1, self.width, self.starts[0])
+            return torch.cat([past, self._visible], dim=2)
+        start = torch.tensor(self.starts, device=device)[:, None, None]
+        keys = torch.arange(self.end, device=device).expand(self.batch, 1, -1)
+        node = (keys - start).clamp(0, self.width - 1)  # [B, 1, T]: tree row behind each key
+        in_tree = (keys >= start) & (keys < start + self.width)
+        path = self._visible.gather(2, node.expand(-1, self.width, -1))
+        seen = (keys < start) | (in_tree & path)
+        if window is not None:
+            depth = self._depths.gather(1, node.squeeze(1)).unsqueeze(1)
+            key_position = torch.where(in_tree, start + depth, keys)
+            seen &= start + self._depths.unsqueeze(2) - key_position < window
+        return seen
+
+
+def tree_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    graft_step: Step | None = None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **unused: Any,
+) -> tuple[Tensor, None]:
+    """Attention function in Transformers' convention.
+
+    Args:
+        query: [B, Hq, N, D]. key, value: [B, Hkv, T, D], views of the cache.
+        sliding_window: keys farther back than this are hidden (the layer's own window).
+        softcap: scores are squashed to c * tanh(score / c) (Gemma 2).
+
+    Returns:
+        [B, N, Hq, D] and no weights.
+    """
+    if graft_step is None or s_aux is not None:
+        what = "attention sinks" if s_aux is not None else "an attention call without its step"
+        raise NotImplementedError(f"{type(module).__name__} needs {what}")
+    batch, heads, width, dim = query.shape
+    groups = heads // key.shape[1]
+    rows = query.reshape(batch, key.shape[1], groups * width, dim)
+    bias = graft_step.bias(sliding_window, groups, query)
+    if softcap is None:
+        out = F.scaled_dot_product_attention(rows, key, value, attn_mask=bias, scale=scaling)
+    else:
+        scores = rows @ key.transpose(2, 3) * (dim**-0.5 if scaling is None else scaling)
+        scores = torch.tanh(scores / softcap) * softcap + bias
+        out = torch.softmax(scores, dim=-1, dtype=torch.float32).to(value.dtype) @ value
+    return out.reshape(batch, heads, width, -1).transpose(1, 2), None
+
+
+# Without an entry of this name among the mask functions, Transformers builds no mask at all.
+ALL_ATTENTION_FUNCTIONS.register(NAME, tree_attention)

@@ -1,0 +1,149 @@
+"""KVCache: preallocated keys and values of all layers, for several sequences of uneven length.
+
+Rows are written in place and a verified path is committed by moving its own rows only, so the
+cost of a round does not depend on the context length. Storage doubles when it is full.
+
+Each slot holds one sequence:
+
+    [0 .. length)               committed rows
+    [length .. length + N)      rows of the current step: the root, then the tree's nodes
+    [length + N .. capacity)    free
+
+This module knows neither tokens nor models; a model writes through `update` during a forward,
+under the `Step` that `begin` announced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache
+
+from graft.attention import Step
+
+BLOCK = 256  # capacities are multiples of this many rows
+
+
+class RowShape(NamedTuple):
+    """What one layer stores per position, for its keys or for its values."""
+
+    heads: int
+    dim: int
+    dtype: torch.dtype
+    device: torch.device
+
+
+class LayerShape(NamedTuple):
+    keys: RowShape
+    values: RowShape
+
+
+class KVCache(Cache):
+    """Keys and values of `slots` sequences.
+
+    Args:
+        layers: shapes of each layer; equal row shapes share one tensor, so that a commit is one
+            gather and one scatter for all of them.
+        slots: sequences held at once.
+        capacity: rows per sequence to begin with.
+    """
+
+    def __init__(self, layers: Sequence[LayerShape], slots: int, capacity: int) -> None:
+        super().__init__(layers=[])
+        self.lengths = [0] * slots  # committed rows per slot
+        self.capacity = -(-capacity // BLOCK) * BLOCK
+        self._step: Step | None = None
+        rows = [shape for layer in layers for shape in layer]  # keys and values in turn
+        self._group = [list(dict.fromkeys(rows)).index(shape) for shape in rows]
+        self._place = [self._group[:i].count(group) for i, group in enumerate(self._group)]
+        # One tensor [count, slots, heads, capacity, dim] per distinct row shape.
+        self._storage = [
+            torch.zeros(
+                (rows.count(s), slots, s.heads, self.capacity, s.dim),
+                dtype=s.dtype,
+                device=s.device,
+            )
+            for s in dict.fromkeys(rows)
+        ]
+
+    @property
+    def slots(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def bytes(self) -> int:
+        """Memory held."""
+        return sum(t.numel() * t.element_size() for t in self._storage)
+
+    def begin(self, step: Step) -> None:
+        """Announce the rows of the next forward; makes room for them."""
+        self.reserve(step.end)
+        self._step = step
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write one layer's new rows [B, H, N, D]; returns views [B, H, T, D] of what they see."""
+        keys = self._write(2 * layer_idx, key_states)
+        return keys, self._write(2 * layer_idx + 1, value_states)
+
+    def commit(self, first: int, paths: Sequence[Sequence[int]]) -> None:
+        """Keep the root and the accepted nodes of the last step, row by row.
+
+        Args:
+            first: slot of the first row.
+            paths: per row, the accepted nodes' indices in the step, in path order (root left out).
+        """
+        for slot, path in enumerate(paths, first):
+            length = self.lengths[slot] + 1
+            # Nodes that already stand where they belong need no move.
+            moves = [(n, j) for j, n in enumerate(path, 1) if n != j]
+            if moves:
+                self._move(slot, length - 1, moves)
+            self.lengths[slot] = length + len(path)
+
+    def truncate(self, slot: int, length: int) -> None:
+        """Forget all but the first `length` rows of a slot."""
+        self.lengths[slot] = min(length, self.lengths[slot])
+
+    def move(self, source: int, target: int) -> None:
+        """Put the sequence of one slot into another."""
+        used = self.lengths[source]
+        for storage in self._storage:
+            storage[:, target, :, :used] = storage[:, source, :, :used]
+        self.lengths[target] = used
+
+    def reserve(self, rows: int) -> None:
+        """Grow to hold `rows` rows per slot, by doubling."""
+        if rows <= self.capacity:
+            return
+        used = max(self.lengths)
+        while self.capacity < rows:
+            self.capacity *= 2
+        for i, old in enumerate(self._storage):
+            new = old.new_zeros((*old.shape[:3], self.capacity, old.shape[4]))
+            new[:, :, :, :used] = old[:, :, :, :used]
+            self._storage[i] = new
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Longest committed length; models ask, but positions are always given to them."""
+        return max(self.lengths)
+
+    def _write(self, index: int, rows: Tensor) -> Tensor:
+        step = self._step
+        assert step is not None, "begin() comes first"
+        assert rows.shape[::2] == (step.batch, step.width), "the rows are those announced"
+        storage = self._storage[self._group[index]][self._place[index]]
+        storage = storage[step.first : step.first + step.batch]
+        for b, start in enumerate(step.starts):
+            storage[b, :, start : start + step.width] = rows[b]
+        return storage[:, :, : step.end]
+
+    def _move(self, slot: int, base: int, moves: Sequence[tuple[int, int]]) -> None:
+        for storage in self._storage:
+            rows = storage[:, slot]  # [count, heads, capacity, dim]
+            index = torch.tensor(moves, device=rows.device) + base
+            rows.index_copy_(2, index[:, 1], rows.index_select(2, index[:, 0]))

@@ -1,0 +1,119 @@
+"""Choosing tokens for a batch of requests: their walk, and what is read of it on the host.
+
+Joins the requests' settings (`Sampler`), their end rules where the walk must stop at them, and
+their log-probabilities. It does not know where trees come from or what happens to the tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from graft.grafting import Lookups
+from graft.request import Drawn, Logprob, Request
+from graft.sampling import Sampler, token_logprobs
+from graft.sampling_params import SampleRequest
+from graft.tree import Source, TokenTree
+from graft.verify import Walk, walk
+
+
+class RowOutcome(NamedTuple):
+    """What one sequence's round came to, on the host."""
+
+    path: list[int]  # accepted nodes
+    block: list[Drawn]  # committed tokens: the accepted ones, then the bonus
+    draft_nodes: int
+    retrieved_nodes: int
+    lookups: int
+    hits: int
+    rows_written: int  # by the whole batch
+
+
+class Chooser:
+    """Chooses for the given requests, one per batch row, in this order."""
+
+    def __init__(
+        self, requests: Sequence[Request], vocab_size: int, token_count: int, device: torch.device
+    ) -> None:
+        rows = [
+            SampleRequest(r.params, r.seed, r.row, len(r.prompt), tuple(r.stop_ids))
+            for r in requests
+        ]
+        self._token_count = token_count
+        self._sampler = Sampler(rows, vocab_size, token_count, device)
+        widest = max((len(r.stop_ids) for r in requests), default=0)
+        stops = [[*r.stop_ids, *[-1] * (widest - len(r.stop_ids))] for r in requests]
+        self._stops = torch.tensor(stops, dtype=torch.int64, device=device)
+        last = [len(r.prompt) + r.limit - 1 for r in requests]
+        self._last = torch.tensor(last, device=device)  # position of the last token allowed
+        asked = [r.params.logprobs for r in requests]
+        self._logprobs = max((n for n in asked if n is not None), default=None)
+
+    def walk(self, tree: TokenTree, logits: Tensor, history: Tensor, length: Tensor) -> Walk:
+        """Draw along every tree. A user's own processors see each output position once, and none
+        behind a request's end."""
+        ends = self._ends if self._sampler.host_bound else None
+        return walk(tree, logits, history, length, self._sampler.choose, ends)
+
+    def read(
+        self, tree: TokenTree, path: Walk, logits: Tensor, lookups: Lookups, written: Tensor
+    ) -> list[RowOutcome]:
+        """Bring a round's outcome to the host: the one wait for the device in a round (one more
+        where log-probabilities are asked for)."""
+        levels = path.tokens.shape[1]
+        source = tree.sources.gather(1, path.nodes)
+        proposed = [
+            (tree.used & (tree.sources == s)).sum(1) for s in (Source.DRAFT, Source.RETRIEVED)
+        ]
+        numbers = [
+            path.accepted,
+            *proposed,
+            lookups.asked,
+            lookups.found,
+            written.expand_as(path.accepted),
+        ]
+        packed = torch.cat([path.tokens, path.nodes, source, torch.stack(numbers, 1)], dim=1)
+        logprobs = self._read_logprobs(path, logits)
+        host = packed.tolist()
+        # The last draw of a row is its bonus; only there can the settings have left no token.
+        self._sampler.check([row[row[3 * levels]] for row in host])
+        out = []
+        for row, known in zip(host, logprobs, strict=True):
+            tokens, nodes, sources = (row[i * levels : (i + 1) * levels] for i in range(3))
+            accepted, draft, retrieved, asked, found, rows = row[3 * levels :]
+            # Level d visits the node that holds the token drawn at level d - 1.
+            came_from = [Source(s) for s in sources[1 : accepted + 1]] + [Source.TARGET]
+            drawn = zip(tokens[: accepted + 1], came_from, known, strict=False)
+            out.append(
+                RowOutcome(
+                    nodes[1 : accepted + 1],
+                    [Drawn(*d) for d in drawn],
+                    draft,
+                    retrieved,
+                    asked,
+                    found,
+                    rows,
+                )
+            )
+        return out
+
+    def _ends(self, token: Tensor, position: Tensor) -> Tensor:
+        return (token.unsqueeze(1) == self._stops).any(1) | (position >= self._last)
+
+    def _read_logprobs(self, path: Walk, logits: Tensor) -> list[list[Logprob | None]]:
+        batch, levels = path.tokens.shape
+        if self._logprobs is None:
+            return [[None] * levels] * batch
+        rows = torch.arange(batch, device=logits.device).unsqueeze(1)
+        visited = logits[rows, path.nodes].flatten(0, 1)
+        chosen, ids, values = token_logprobs(
+            visited, path.tokens.flatten(), self._logprobs, self._token_count
+        )
+        found: list[Logprob | None] = [
+            Logprob(c, dict(zip(i, v, strict=True)))
+            for c, i, v in zip(chosen.tolist(), ids.tolist(), values.tolist(), strict=True)
+        ]
+        return [found[b * levels : (b + 1) * levels] for b in range(batch)]

@@ -1,0 +1,224 @@
+"""The engine: prompts in, tokens out, with the same tokens as plain decoding.
+
+`Engine` turns prompts and settings into requests, keeps the matrix between them, and runs rounds
+(`graft.decoder`) until all have ended. It does not know how models are loaded or how a round works.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from graft.decoder import BatchDecoder
+from graft.drafters.none import NoDrafter
+from graft.grafting import MatrixRetriever, NoRetriever, Retriever
+from graft.matrix import AdjacencyMatrix
+from graft.metrics import CollapseAlarm
+from graft.prompts import Prompt, as_prompts, encode
+from graft.request import Request, Result, StreamToken
+from graft.sampling_params import SamplingParams
+from graft.settings import EngineSettings
+from graft.target import Target
+from graft.template import Template, default_template
+
+log = logging.getLogger("graft")
+
+# Template paths per slot of the budget, so that paths that find no row have successors.
+SPARE = 2
+
+
+class Engine:
+    """Decodes with one target.
+
+    Args:
+        target: the model, seen as a verifier.
+        tokenizer: the target's.
+        name: how reports call the model.
+        token_count: ids the tokenizer knows; padding of the logits beyond them is never chosen.
+        eos_token_ids: ids that end an answer.
+        settings: defaults, which single calls may change.
+        template: what to retrieve; the shipped one if None.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        name: str,
+        token_count: int,
+        eos_token_ids: Sequence[int],
+        settings: EngineSettings | None = None,
+        template: Template | None = None,
+    ) -> None:
+        self.target = target
+        self.tokenizer = tokenizer
+        self.name = name
+        self.token_count = token_count
+        self.eos_token_ids = tuple(eos_token_ids)
+        self.settings = settings or EngineSettings()
+        self.template = template or default_template()
+        self.matrix = AdjacencyMatrix(token_count, self.settings.k, target.device)
+        self._alarm = CollapseAlarm()
+        self._cached: list[int] = []  # tokens behind the rows of slot 0, for a next turn
+        self._busy = False
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling: SamplingParams | None = None,
+        *,
+        policy: str | None = None,
+        budget: int | None = None,
+        raw: bool = False,
+        **options: Any,
+    ) -> Any:
+        """Answer one prompt (returns a `Result`) or a list of them (returns a list).
+
+        Args:
+            prompts: a text, chat messages, token ids, or a list of these.
+            sampling: settings of the draw and the end; or give them by name as `options`.
+            policy, budget: override the engine's settings for this call.
+            raw: continue a text as it is, without the chat template.
+
+        Raises:
+            ValueError: for prompts and settings that are not supported.
+        """
+        _, single = as_prompts(prompts)
+        stream = self.stream(prompts, sampling, policy=policy, budget=budget, raw=raw, **options)
+        for _ in stream:
+            pass
+        return stream.results[0] if single else stream.results
+
+    def stream(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling: SamplingParams | None = None,
+        *,
+        policy: str | None = None,
+        budget: int | None = None,
+        raw: bool = False,
+        reuse_prefix: bool = False,
+        **options: Any,
+    ) -> TokenStream:
+        """As `generate`, token by token as they are committed.
+
+        Args:
+            reuse_prefix: keep what the last single request left in the cache where this prompt
+                begins with the same tokens (a chat's next turn).
+        """
+        if sampling is not None and options:
+            raise ValueError(f"give sampling or {', '.join(options)}, not both")
+        params = sampling or SamplingParams.from_kwargs(**options)
+        settings = self.settings.having(policy=policy, budget=budget)
+        tokens = [encode(p, self.tokenizer, raw=raw) for p in as_prompts(prompts)[0]]
+        requests = [self._request(i, ids, params) for i, ids in enumerate(tokens)]
+        return TokenStream(requests, self._run(requests, settings, reuse_prefix))
+
+    def _request(self, index: int, prompt: list[int], params: SamplingParams) -> Request:
+        room = self._room(prompt)
+        if bad := [t for t in prompt if not 0 <= t < self.token_count]:
+            raise ValueError(f"token id {bad[0]}: {self.name} has ids 0 to {self.token_count - 1}")
+        ends = () if params.ignore_eos else self.eos_token_ids
+        return Request(
+            index=index,
+            prompt=prompt,
+            params=params,
+            seed=secrets.randbits(63) if params.seed is None else params.seed,
+            row=index,
+            stop_ids=frozenset({*ends, *params.stop_token_ids}),
+            limit=min(params.max_new_tokens, room),
+            decode=self._decode,
+        )
+
+    def _room(self, prompt: Sequence[int]) -> int:
+        context = self.target.max_context
+        if context is None:
+            return 1 << 40
+        if len(prompt) >= context:
+            raise ValueError(
+                f"the prompt has {len(prompt)} tokens, but {self.name} holds {context} tokens of "
+                "prompt and answer together: shorten the prompt"
+            )
+        return context - len(prompt)
+
+    def _run(
+        self, requests: list[Request], settings: EngineSettings, reuse: bool
+    ) -> Iterator[StreamToken]:
+        if self._busy:
+            raise RuntimeError(
+                "this engine is in the middle of another generation: finish or close that stream "
+                "first, or load a second engine"
+            )
+        self._busy = True
+        cached, self._cached = (self._cached if reuse and len(requests) == 1 else []), []
+        try:
+            decoder = self._decoder(requests, settings, keep=bool(cached))
+            waiting = list(requests)
+            while waiting or decoder.running:
+                while waiting and len(decoder.running) < settings.max_batch:
+                    yield from decoder.admit(waiting.pop(0), cached)
+                if decoder.running:
+                    yield from decoder.round()
+                    self._alarm.look(decoder.last_records)
+            if len(requests) == 1:
+                self._cached = requests[0].context[: self.target.length(0)]
+        finally:
+            self._busy = False
+
+    def _decoder(
+        self, requests: list[Request], settings: EngineSettings, *, keep: bool
+    ) -> BatchDecoder:
+        budget = settings.budget_on(self.target.device.type)
+        if not keep:
+            longest = max(len(r.context) + min(r.limit, 1024) for r in requests)
+            self.target.open(min(len(requests), settings.max_batch), longest + budget + 1)
+        retriever: Retriever = NoRetriever()
+        if settings.policy == "retrieval":
+            template = self.template.take(SPARE * budget)
+            retriever = MatrixRetriever(self.matrix, template, settings.prompt_learning)
+        return BatchDecoder(
+            self.target, NoDrafter(), retriever, budget=budget, token_count=self.token_count
+        )
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return str(
+            self.tokenizer.decode(
+                list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+            )
+        )
+
+
+class TokenStream(Iterator[StreamToken]):
+    """The tokens of a call as they are committed; afterwards its results.
+
+    Closing it early (`close`, or leaving a `with` block) stops the generation.
+    """
+
+    def __init__(self, requests: Sequence[Request], tokens: Iterator[StreamToken]) -> None:
+        self._requests = requests
+        self._tokens = tokens
+
+    def __next__(self) -> StreamToken:
+        return next(self._tokens)
+
+    @property
+    def results(self) -> list[Result]:
+        """Results of all requests, once the stream has ended."""
+        if not all(r.finished for r in self._requests):
+            raise RuntimeError("the results are there when the stream has ended")
+        return [r.result() for r in self._requests]
+
+    def close(self) -> None:
+        """Stop generating."""
+        self._tokens.close()  # type: ignore[attr-defined]
+
+    def __enter__(self) -> TokenStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

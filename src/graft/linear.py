@@ -1,0 +1,317 @@
+"""Packed CPU linears: fp16 weights, fp32 arithmetic, the same result up to rounding order.
+
+At the 1 to 16 rows of a tree forward, FBGEMM's packed half-precision kernel reads half the bytes
+of torch's fp32 linear. A weight that fp16 holds bit for bit loses nothing by it.
+
+Invariants: unless rounding is asked for, the packed weight is bit-equal to the stored one, read
+back from the kernel's own format; row i of a result depends on row i of the input alone, bitwise.
+Prepacking clamps NaN and values beyond 65504, inside the caller's tensor too: it never sees them.
+
+The call [ours, measured]: a packed weight passed from Python costs some 12 us of argument checks,
+a Python operator around it 5 to 9 us more, a TorchScript method that owns it 1 to 3 us. Eager
+calls use the method; traced calls (compile, fake tensors) the opaque graft::packed_linear, which
+finds its module by a handle, so that a trace runs in its own process only.
+Knows nothing of expert weights held as raw parameters: they stay as they are.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import platform
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self, get_args
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils import _pytree
+from transformers.pytorch_utils import Conv1D
+
+__all__ = ["CpuWeights", "PackReport", "PackedLinear", "pack_linears"]
+
+CpuWeights = Literal["auto", "fp32", "fp16"]
+
+
+@dataclass(frozen=True)
+class PackReport:
+    """What `pack_linears` did."""
+
+    packed: int  # modules replaced; one that hangs in several places counts once
+    kept: tuple[str, ...]  # "name: reason" of every linear left as it was
+    bytes_saved: int  # fp32 bytes freed less fp16 bytes added: below zero where only tied ones pack
+
+
+@functools.cache
+def _missing_kernel(engine: str) -> str | None:
+    """Why the kernel cannot be used with this quantized engine; None when it can."""
+    if platform.machine().lower() not in ("x86_64", "amd64") or engine not in ("x86", "fbgemm"):
+        return f"the CPU is {platform.machine()}, torch.backends.quantized.engine is {engine}"
+    weight = torch.tensor([[1.0, -0.5]], dtype=torch.float32, device="cpu")
+    try:
+        packed = torch.ops.quantized.linear_prepack_fp16(weight, None)
+        exact = torch.ops.quantized.linear_dynamic_fp16(weight, packed).item() == 1.25
+    except (AttributeError, RuntimeError) as error:
+        return f"the fp16 kernel does not run ({str(error).splitlines()[0]})"
+    return None if exact else "the fp16 kernel gives wrong results"
+
+
+def _prepack(matrix: Tensor, rounding: bool) -> torch.ScriptObject | None:
+    """Packs [out, in] fp32; None where fp16 cannot hold it."""
+    half = matrix.half().contiguous()
+    held = half.float()
+    if not bool(half.isfinite().all()) or not (rounding or torch.equal(held, matrix)):
+        return None
+    packed: torch.ScriptObject = torch.ops.quantized.linear_prepack_fp16(held, None)
+    same_bits = torch.equal(_unpack(packed, False).view(torch.int32), held.view(torch.int32))
+    return packed if same_bits else None
+
+
+def _unpack(packed: torch.ScriptObject | None, transposed: bool) -> Tensor:
+    weight: Tensor = torch.ops.quantized.linear_unpack_fp16(packed)[0]
+    return (weight.t() if transposed else weight).contiguous()
+
+
+class _Kernel(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.quantized.linear_dynamic_fp16(x, self.packed)  # type: ignore[no-any-return]
+
+
+def _kernel(packed: torch.ScriptObject) -> Callable[[Tensor], Tensor]:
+    direct = _Kernel()
+    direct.packed = packed
+    try:
+        with warnings.catch_warnings(action="ignore"):  # TorchScript is deprecated
+            method: Callable[[Tensor], Tensor] = torch.jit.script(direct)._c._get_method("forward")
+    except Exception:  # a torch without TorchScript: slower, equal
+        return direct.forward
+    return method
+
+
+# Weak: a handle lives as long as its module. Read by traced calls alone.
+_MODULES: WeakValueDictionary[int, PackedLinear] = WeakValueDictionary()
+_HANDLES = itertools.count()
+_OP = "graft::packed_linear"
+torch.library.define(_OP, "(Tensor x, Tensor handle, int out_features) -> Tensor")
+torch.library.impl(_OP, "CPU", lambda x, handle, _: _MODULES[int(handle)]._product(x))
+torch.library.register_fake(_OP, lambda x, _, out: x.new_empty((*x.shape[:-1], out)))
+
+
+class _LazyWeight(torch.Tensor):
+    """A packed weight seen from outside: shape, dtype and device are free, other uses unpack."""
+
+    _read: Callable[[], Tensor]
+    _is_param = True  # isinstance(weight, nn.Parameter) holds: code that ties weights asks
+    _writes = re.compile(r"__set__|__setitem__|__i(add|sub|mul|truediv|div)__|.*[^_]_")
+    _free = frozenset(getattr(Tensor, n).__get__ for n in ("dtype", "device", "shape", "is_cuda"))
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in cls._free:
+            return super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
+        if cls._writes.fullmatch(func.__name__) and isinstance(args[0], cls):
+            raise RuntimeError("a packed weight is read-only; assign a Parameter to module.weight")
+        args, kwargs = _pytree.tree_map_only(cls, lambda lazy: lazy._read(), (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+class PackedLinear(nn.Module):
+    """Stands for an nn.Linear or Conv1D: x [..., in] fp32 -> [..., out] fp32.
+
+    `weight` keeps its orientation ([out, in]; Conv1D: [in, out]). Its shape, dtype and device are
+    free to read; any other use unpacks it (some 5 ns a value) for that use alone. It is frozen and
+    not in `parameters()`. State dicts, copies and pickles hold an ordinary weight and bias. A tied
+    weight stays a Parameter beside its packed copy, which follows in-place changes of the
+    Parameter, but not those made through `.data`.
+
+    Off the CPU, in another dtype, or where fp16 cannot hold a value, this is plain storage with
+    F.linear; it packs again when it can. An input in one dimension, in another dtype or needing a
+    gradient gets F.linear with the unpacked weight: right, but slow. Autocast does not reach packed
+    calls. `tied`: others use the weight too. `rounding`: loss is wanted.
+    """
+
+    def __init__(self, source: nn.Module, *, tied: bool = False, rounding: bool = False) -> None:
+        super().__init__()
+        self.training = source.training
+        self._transposed, self._tied, self._rounding = isinstance(source, Conv1D), tied, rounding
+        self._parameters["weight"] = source._parameters["weight"]
+        self.register_parameter("bias", source._parameters["bias"])
+        self._pack()
+
+    @property
+    def is_packed(self) -> bool:
+        """True when fp32 calls use the packed kernel."""
+        return self._packed is not None
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight in its original orientation."""
+        if (stored := self._parameters["weight"]) is not None:
+            return stored
+        lazy = Tensor._make_wrapper_subclass(_LazyWeight, self._shape, dtype=torch.float32)
+        lazy._read = functools.partial(_unpack, self._packed, self._transposed)
+        return lazy
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "weight" and isinstance(value, nn.Parameter):
+            # The caller may hold it elsewhere too (tie_weights does): it stays a Parameter here.
+            self._parameters["weight"], self._tied = value, True
+            self._pack()
+        else:
+            super().__setattr__(name, value)
+
+    def _pack(self) -> None:
+        """Packs the stored weight if it can; an untied fp32 weight is then let go."""
+        weight, engine = self._unpacked(), torch.backends.quantized.engine
+        self._packed: torch.ScriptObject | None = None
+        self._kernel: Callable[[Tensor], Tensor] | None = None
+        self._shape = weight.shape
+        self.out_features, self.in_features = weight.shape[:: -1 if self._transposed else 1]
+        self._version = None if weight.is_inference() else weight._version
+        if weight.device.type != "cpu" or weight.dtype != torch.float32 or _missing_kernel(engine):
+            return
+        matrix = weight.detach()
+        self._packed = _prepack(matrix.t() if self._transposed else matrix, self._rounding)
+        if self._packed is not None:
+            self._kernel = _kernel(self._packed)
+            self._handle = torch.tensor(number := next(_HANDLES), device="cpu")
+            _MODULES[number] = self
+            if not self._tied:
+                self._parameters["weight"] = None
+
+    def _unpacked(self) -> nn.Parameter:
+        """The stored weight, or the packed one made a frozen Parameter."""
+        if (stored := self._parameters["weight"]) is not None:
+            return stored
+        return nn.Parameter(_unpack(self._packed, self._transposed), requires_grad=False)
+
+    def _plain(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        weight: Tensor = self._unpacked()
+        if self._packed is not None and x.is_floating_point():
+            weight, bias = weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
+        return functional.linear(x, weight.t() if self._transposed else weight, bias)
+
+    def _product(self, x: Tensor) -> Tensor:
+        weight = self._parameters["weight"]
+        if weight is not None and self._version is not None and weight._version != self._version:
+            self._pack()
+        return self._plain(x, None) if self._kernel is None else self._kernel(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in] -> [..., out], for any leading shape and strides, or no rows."""
+        bias = self._parameters["bias"]
+        fits = x.is_cpu and x.dtype == torch.float32 and x.dim() > 1
+        if self._packed is None or not fits or (x.requires_grad and torch.is_grad_enabled()):
+            return self._plain(x, bias)
+        if torch.compiler.is_compiling() or type(x) is not Tensor:
+            out: Tensor = torch.ops.graft.packed_linear(x, self._handle, self.out_features)
+        else:
+            out = self._product(x)
+        return out if bias is None else out.add_(bias)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self._parameters["weight"] = self._unpacked()
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._pack()
+        return self
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        destination[prefix + "weight"] = self._unpacked().data
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        tied = self._tied
+        self._parameters["weight"] = self._unpacked()
+        super()._load_from_state_dict(*args, **kwargs)
+        self._tied = tied  # assign=True has come through __setattr__
+        self._pack()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Nothing of the kernel's, so that a pickle loads where the kernel is missing."""
+        weights = {**self._parameters, "weight": self._unpacked()}
+        return {**self.__dict__, "_parameters": weights, "_packed": None, "_kernel": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._pack()
+
+
+def _obstacle(module: nn.Module) -> str | None:
+    """Why `module` cannot be replaced, whatever its values."""
+    hooked = "forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks
+    if hooked or module._parameters.get("weight") is None:
+        return "hooked, or its weight is computed"
+    fits = all(p.device.type == "cpu" and p.dtype == torch.float32 for p in module.parameters())
+    return None if fits else "not fp32 on the CPU"
+
+
+def pack_linears(
+    model: nn.Module,
+    mode: CpuWeights = "auto",
+    stored_dtype: Mapping[str, torch.dtype] | None = None,
+) -> PackReport:
+    """Replaces in place each nn.Linear (no subclass) and Conv1D that is fp32 on the CPU.
+
+    Args:
+        model: any module tree; itself never replaced.
+        mode: "auto" packs weights that fp16 holds exactly, where the kernel exists; "fp32" packs
+            nothing; "fp16" packs all and rounds (results differ from those of the stored weights).
+        stored_dtype: the checkpoint's dtype per parameter name, told in `kept`; the check of the
+            values never relies on it.
+
+    Raises:
+        ValueError, before any change: unknown mode; "fp16" without the kernel or out of range.
+    """
+    if mode not in get_args(CpuWeights):
+        raise ValueError(f"mode is {mode!r}; use one of {', '.join(get_args(CpuWeights))}")
+    problem = None if mode == "fp32" else _missing_kernel(torch.backends.quantized.engine)
+    if mode == "fp16" and problem:
+        raise ValueError(
+            "mode 'fp16' needs an x86 CPU, torch with FBGEMM and its quantized engine at x86 or "
+            f"fbgemm, but {problem}; use 'auto' or 'fp32'"
+        )
+    if mode == "fp32" or problem:
+        return PackReport(0, (f"every linear: {problem}",) if problem else (), 0)
+    linears: dict[nn.Module, list[str]] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        if path and type(module) in (nn.Linear, Conv1D):
+            linears.setdefault(module, []).append(path)
+    if mode == "fp16":
+        _require_range(linears)
+    return _replace(model, linears, mode == "fp16", stored_dtype or {})
+
+
+def _require_range(linears: dict[nn.Module, list[str]]) -> None:
+    for module, (path, *_) in linears.items():
+        if not _obstacle(module) and not module.get_parameter("weight").half().isfinite().all():
+            raise ValueError(
+                f"{path}.weight has values that are not finite or beyond 65504, where fp16 ends; "
+                "use mode 'auto' (it leaves such a tensor fp32) or 'fp32'"
+            )
+
+
+def _replace(
+    model: nn.Module,
+    linears: dict[nn.Module, list[str]],
+    rounding: bool,
+    stored_dtype: Mapping[str, torch.dtype],
+) -> PackReport:
+    held = [p.data_ptr() for m in model.modules() for p in m._parameters.values() if p is not None]
+    kept, packed, saved = [], 0, 0
+    while linears:  # one by one, so that each fp32 weight is freed before the next one packs
+        module, paths = linears.popitem()
+        reason = _obstacle(module)
+        tied = not reason and held.count(module.get_parameter("weight").data_ptr()) > 1
+        made = None if reason else PackedLinear(module, tied=tied, rounding=rounding)
+        if made is None or not made.is_packed:
+            stored = stored_dtype.get(f"{paths[0]}.weight", "unknown dtype")
+            kept.append(f"{paths[0]}: {reason or 'fp16 does not hold every value'} ({stored})")
+            continue
+        for path in paths:
+            model.set_submodule(path, made)
+        packed, saved = packed + 1, saved + (-2 if tied else 2) * made.weight.numel()
+    return PackReport(packed, tuple(reversed(kept)), saved)

@@ -1,0 +1,117 @@
+"""AdjacencyMatrix: the k best successors of every token, on the model's device.
+
+Row u holds, best first, the tokens that the target last held most likely after u. Rows are
+learnt online, from every verified node, accepted or not [paper], and from the prompt. A row that
+was never written yields nothing; 0 is a legal token, so entries that hold none are -1.
+
+Whatever the matrix holds, the output of decoding does not change: it is looked up before a
+round's verification and written after it.
+
+This module knows tokens and ranks alone: no trees, no models.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from graft.topk import topk_ids
+
+EMPTY = -1
+
+
+class AdjacencyMatrix:
+    """Successor table of a vocabulary.
+
+    Args:
+        token_count: V, tokens that exist; ids beyond (padding of the logits) are never stored.
+        k: successors per token. Token Recycling and the paper's re-implementation use 8.
+        device: where it lives: beside the model.
+    """
+
+    def __init__(self, token_count: int, k: int, device: torch.device) -> None:
+        if not 1 <= k <= token_count:
+            raise ValueError(f"k={k}: the matrix holds 1 to {token_count} successors per token")
+        self.token_count = token_count
+        self.k = k
+        # Row V takes the writes that lost to another write of the same row; nothing reads it.
+        self.ids = torch.full((token_count + 1, k), EMPTY, dtype=torch.int32, device=device)
+
+    @property
+    def bytes(self) -> int:
+        """Memory held."""
+        return self.ids.numel() * self.ids.element_size()
+
+    def lookup(self, tokens: Tensor, ranks: Tensor) -> Tensor:
+        """Successors int64 [...] at `ranks` of `tokens` (same shape); EMPTY where none is held."""
+        return self.ids[tokens, ranks].long()
+
+    def best(self, logits: Tensor) -> Tensor:
+        """The successors that logits [..., V'] name, best first: int64 [..., k]."""
+        return topk_ids(logits[..., : self.token_count], self.k)
+
+    def write(self, tokens: Tensor, successors: Tensor, priority: Tensor) -> Tensor:
+        """Set whole rows.
+
+        Args:
+            tokens: int64 [E], rows to write.
+            successors: int64 [E, k].
+            priority: int64 [E], distinct where `tokens` repeats; the highest wins, negative ones
+                are not written. (A scatter with repeated indices has no defined winner on CUDA.)
+
+        Returns:
+            int64 scalar, rows written.
+        """
+        same = tokens.unsqueeze(1) == tokens
+        beaten = (same & (priority > priority.unsqueeze(1))).any(1) | (priority < 0)
+        rows = torch.where(beaten, self.token_count, tokens)
+        self.ids[rows] = successors.to(self.ids.dtype)
+        return (~beaten).sum()
+
+    def learn_text(self, tokens: Tensor) -> None:
+        """Put what followed each token of a text in front of its row: most recent first. [ours]
+
+        `tokens`: int64 [n]. Costs no logits. The rest of each row moves back.
+        """
+        if len(tokens) < 2:
+            return
+        size = self.token_count
+        pairs = tokens[:-1] * size + tokens[1:]
+        distinct, where = torch.unique(pairs, return_inverse=True)
+        latest = torch.zeros_like(distinct).scatter_reduce_(
+            0, where, torch.arange(len(pairs), device=pairs.device), "amax"
+        )
+        # Newest pair first within each row: sort by time, then stably by row.
+        order = latest.argsort(descending=True)
+        order = order[(distinct[order] // size).argsort(stable=True)]
+        row, successor = distinct[order] // size, distinct[order] % size
+        rows, counts = torch.unique_consecutive(row, return_counts=True)
+        start = counts.cumsum(0) - counts
+        group = torch.repeat_interleave(counts)
+        rank = torch.arange(len(row), device=row.device) - start[group]
+        fresh = torch.full((len(rows), self.k), EMPTY, device=row.device)
+        kept = rank < self.k
+        fresh[group[kept], rank[kept]] = successor[kept]
+        self.ids[rows] = _merge(fresh, self.ids[rows].long()).to(self.ids.dtype)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.ids.fill_(EMPTY)
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError where a row repeats a token, has a gap or an illegal id."""
+        ids = self.ids[:-1]
+        assert int(ids.max()) < self.token_count, "ids are tokens"
+        assert int(ids.min()) >= EMPTY, "ids are tokens or EMPTY"
+        held = ids != EMPTY
+        assert bool((held[:, 1:] <= held[:, :-1]).all()), "entries are packed to the front"
+        twins = (ids.unsqueeze(2) == ids.unsqueeze(1)) & held.unsqueeze(2)
+        assert int(twins.sum()) == int(held.sum()), "a row holds each token once"
+
+
+def _merge(first: Tensor, second: Tensor) -> Tensor:
+    """Rows [R, k]: the entries of `first`, then those of `second` not in it, then EMPTY."""
+    repeated = (second.unsqueeze(2) == first.unsqueeze(1)).any(2)
+    both = torch.cat([first, torch.where(repeated, EMPTY, second)], dim=1)
+    packed = (both == EMPTY).to(torch.uint8).argsort(dim=1, stable=True)
+    return both.gather(1, packed)[:, : first.shape[1]]

@@ -1,0 +1,285 @@
+"""The loading edge: from what a user names to a model the engine can decode with.
+
+Invariant: a `LoadedModel` is a causal language model in evaluation mode whose cache can be cut
+back, together with its tokenizer and the facts a decoder needs (end-of-sequence ids, the width of
+its logits, how many of those ids are real, how long a text it takes). Everything a user can get
+wrong ends here as a `ModelError`. Code that comes with a checkpoint is never executed, so there is
+no `trust_remote_code`. How tokens are chosen or verified is not known here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from graft.model_files import Loaded, TokenizerSource, read_gguf, read_pretrained
+from graft.model_list import ModelEntry, list_models
+from graft.model_support import ModelError, check_config, check_model
+from graft.smollm2 import ALIAS as SMOLLM2
+from graft.smollm2 import ensure_smollm2
+
+if TYPE_CHECKING:
+    from graft.linear import CpuWeights, PackReport
+
+__all__ = [
+    "ALIASES",
+    "LoadedModel",
+    "ModelEntry",
+    "ModelError",
+    "list_models",
+    "load_model",
+    "tokenizer_fingerprint",
+]
+
+ALIASES = (SMOLLM2,)
+CPU_WEIGHTS = ("auto", "fp16", "fp32")
+_DTYPES = {
+    "fp32": torch.float32,
+    "float32": torch.float32,
+    "fp16": torch.float16,
+    "float16": torch.float16,
+    "bf16": torch.bfloat16,
+    "bfloat16": torch.bfloat16,
+}
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready to decode, with what a decoder must know about it.
+
+    vocab_size: width of its logits. token_count: ids below it are tokens the tokenizer knows; the
+    ids from token_count to vocab_size are padding and must never be emitted. eos_token_ids: any
+    of them ends a text; may be empty. max_context: most tokens of a text; None if not stated.
+    is_chat: the tokenizer has a chat template. packing: what became of the CPU linears; None if
+    nothing was tried.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    name: str
+    source: Path | str
+    eos_token_ids: tuple[int, ...]
+    vocab_size: int
+    token_count: int
+    max_context: int | None
+    is_chat: bool
+    packing: PackReport | None = None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """`tokenizer_fingerprint` of the tokenizer."""
+        return tokenizer_fingerprint(self.tokenizer)
+
+
+def load_model(
+    model: str | Path | PreTrainedModel = SMOLLM2,
+    *,
+    tokenizer: TokenizerSource = None,
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype = "auto",
+    threads: int | None = None,
+    cpu_weights: CpuWeights = "auto",
+    progress: Callable[[str], None] | None = None,
+) -> LoadedModel:
+    """Load a model by name, or take one that is loaded already.
+
+    Args:
+        model: "smollm2-135m" (converted on first use), a Transformers folder, a .gguf file, a hub
+            id "org/name", or a model object. Of an object neither device nor dtype nor, unless
+            cpu_weights asks for it, weights are touched; it needs `tokenizer`.
+        tokenizer: an object, a folder or a hub id; by default the one beside the model.
+        device: "auto" takes CUDA where there is one, else the CPU.
+        dtype: "fp32", "fp16", "bf16" or a torch dtype. "auto" computes in fp32 on the CPU and in
+            the stored dtype (fp16 for a GGUF file) elsewhere.
+        threads: torch's CPU threads for this process; None leaves them.
+        cpu_weights: how linear layers keep weights on a CPU in fp32: "auto" (packed where that is
+            faster), "fp16" or "fp32" (as loaded).
+        progress: gets one sentence before a step that takes seconds.
+
+    Raises:
+        ModelError: if the model cannot be found, read, supported or placed.
+    """
+    _check_settings(threads, cpu_weights)
+    name: str
+    source: Path | str
+    if isinstance(model, nn.Module):
+        loaded = _adopt(model, tokenizer, device, dtype)
+        cpu_weights = "fp32" if cpu_weights == "auto" else cpu_weights
+        name, source = _object_name(loaded.model), f"{type(loaded.model).__name__} object"
+    else:
+        place, kind = _device(device), _dtype(dtype)
+        if kind is None and place.type == "cpu":
+            kind = torch.float32
+        loaded, name, source = _read(model, kind, tokenizer, progress)
+        _move(loaded.model, place, name)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    described = _describe(loaded, name, source)
+    return replace(described, packing=_pack(loaded.model, cpu_weights))
+
+
+def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return a SHA-256 (hex) over everything that maps text to ids, the same in every process.
+
+    Vocabulary, merges, normaliser, pre-tokenizer, decoder and added tokens count; the name, the
+    chat template and the state of padding and truncation do not. [ours]
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        facts = json.loads(backend.to_str())
+        facts = {k: v for k, v in facts.items() if k not in ("truncation", "padding")}
+    else:
+        facts = {"class": type(tokenizer).__name__, "vocabulary": tokenizer.get_vocab()}
+    text = json.dumps(facts, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def _check_settings(threads: int | None, cpu_weights: str) -> None:
+    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int)):
+        raise ModelError(f"threads must be a whole number, not {threads!r}")
+    if threads is not None and threads < 1:
+        raise ModelError(f"threads must be 1 or more, not {threads}")
+    if cpu_weights not in CPU_WEIGHTS:
+        raise ModelError(
+            f"cpu_weights must be one of {', '.join(CPU_WEIGHTS)}, not {cpu_weights!r}"
+        )
+
+
+def _device(device: str | torch.device) -> torch.device:
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        place = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ModelError(f"unknown device {device!r}; use auto, cpu, cuda or cuda:0") from error
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise ModelError(f"device {device} was asked for, but torch finds no CUDA here; use cpu")
+    if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
+        raise ModelError(f"there is no {device}: torch sees {torch.cuda.device_count()} device(s)")
+    return place
+
+
+def _dtype(dtype: str | torch.dtype) -> torch.dtype | None:
+    if dtype == "auto":
+        return None
+    found = _DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise ModelError(f"unknown dtype {dtype!r}; use auto, fp32, fp16 or bf16")
+    return found
+
+
+def _read(
+    model: str | Path,
+    dtype: torch.dtype | None,
+    tokenizer: TokenizerSource,
+    progress: Callable[[str], None] | None,
+) -> tuple[Loaded, str, Path | str]:
+    text, path = str(model), Path(model).expanduser()
+    if text == SMOLLM2:
+        folder = ensure_smollm2(progress=progress)
+        return read_pretrained(str(folder), text, dtype, tokenizer, local=True), text, folder
+    if path.is_dir():
+        name = path.resolve().name
+        return read_pretrained(str(path), name, dtype, tokenizer, local=True), name, path
+    if path.is_file():
+        return read_gguf(path, path.name, dtype, tokenizer), path.stem, path
+    if isinstance(model, str) and _HUB_ID.fullmatch(text) and not text.endswith(".gguf"):
+        return read_pretrained(text, text, dtype, tokenizer, local=False), text, text
+    raise _unknown(text)
+
+
+def _unknown(text: str) -> ModelError:
+    close = difflib.get_close_matches(text.lower(), ALIASES, n=1, cutoff=0.4)
+    meant = f"did you mean {close[0]}? Otherwise use" if close else "use"
+    return ModelError(
+        f"there is no model {text!r}: no such file or folder, and no alias of that name; {meant} "
+        f"an alias ({', '.join(ALIASES)}), a Transformers folder, a .gguf file or a hub id org/name"
+    )
+
+
+def _adopt(model: nn.Module, tokenizer: TokenizerSource, device: object, dtype: object) -> Loaded:
+    """Check a model object without changing it."""
+    if not isinstance(model, PreTrainedModel):
+        raise ModelError(f"a {type(model).__name__} is not a model of Transformers")
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        raise ModelError("a loaded model needs its tokenizer object too; give `tokenizer=`")
+    if device != "auto" or dtype != "auto":
+        raise ModelError("device and dtype of a loaded model are left alone; use model.to(...)")
+    name = _object_name(model)
+    check_config(model.config, name)
+    check_model(model, name)
+    if model.training:
+        raise ModelError(f"{name} is in training mode, where dropout is on; call model.eval()")
+    return Loaded(model, tokenizer)
+
+
+def _object_name(model: PreTrainedModel) -> str:
+    return str(getattr(model, "name_or_path", "") or type(model).__name__)
+
+
+def _move(model: PreTrainedModel, device: torch.device, name: str) -> None:
+    try:
+        model.to(device)  # type: ignore[arg-type]
+    except RuntimeError as error:
+        raise ModelError(
+            f"{name} cannot be moved to {device}: {error}; try device='cpu'"
+        ) from error
+
+
+def _describe(loaded: Loaded, name: str, source: Path | str) -> LoadedModel:
+    model, tokenizer = loaded
+    config = model.config.get_text_config(decoder=True)
+    weight = getattr(model.get_output_embeddings(), "weight", None)  # type: ignore[no-untyped-call]
+    width = int(config.vocab_size if weight is None else weight.shape[0])
+    return LoadedModel(
+        model=model,
+        tokenizer=tokenizer,
+        name=name,
+        source=source,
+        eos_token_ids=_eos_token_ids(model.generation_config, config, tokenizer),
+        vocab_size=width,
+        token_count=min(width, 1 + max(tokenizer.get_vocab().values())),
+        max_context=_max_context(config),
+        is_chat=bool(getattr(tokenizer, "chat_template", None)),
+    )
+
+
+def _eos_token_ids(*sources: Any) -> tuple[int, ...]:
+    """The ids of the first source that states any: an int, or a list of them."""
+    for source in sources:
+        stated = getattr(source, "eos_token_id", None)
+        ids = stated if isinstance(stated, list | tuple) else [stated]
+        if known := [i for i in ids if isinstance(i, int) and i >= 0]:
+            return tuple(dict.fromkeys(known))
+    return ()
+
+
+def _max_context(config: Any) -> int | None:
+    for field in ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len"):
+        stated = getattr(config, field, None)
+        if isinstance(stated, int) and stated > 0:
+            return stated
+    return None
+
+
+def _pack(model: PreTrainedModel, mode: CpuWeights) -> PackReport | None:
+    if mode == "fp32" or model.device.type != "cpu" or model.dtype != torch.float32:
+        return None
+    from graft.linear import pack_linears
+
+    try:
+        return pack_linears(model, mode)
+    except ValueError as error:
+        raise ModelError(str(error)) from error

@@ -1,0 +1,213 @@
+"""The target: the model whose output must be reproduced, seen as a verifier of token trees.
+
+`Target` is the seam the engine works with; `TransformersTarget` puts any causal language model of
+Transformers behind it, unmodified: our attention function by name, our cache, positions by depth,
+features by forward hooks. It does not know where a tree came from, nor how tokens are chosen.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from graft import attention
+from graft.attention import Step
+from graft.cache import KVCache
+from graft.tree import TokenTree
+
+PREFILL_CHUNK = 256  # rows per forward of a prompt: bounds the memory of masks and activations
+
+Observer = Callable[[Tensor, Tensor], None]
+
+
+class Verification(NamedTuple):
+    """What one target forward says about a tree."""
+
+    logits: Tensor  # [B, N, V], of the token that follows each node
+    features: Tensor | None  # [B, N, F] hidden states for a head, where layers were asked for
+
+
+class Target(Protocol):
+    """A model that can verify trees for several sequences at once.
+
+    Sequences live in slots 0 .. n-1. A sequence's root is its last token, not yet in the cache.
+    """
+
+    vocab_size: int
+    max_context: int | None
+    device: torch.device
+
+    def open(self, slots: int, capacity: int) -> None:
+        """Forget everything and make room for `slots` sequences of `capacity` tokens."""
+
+    def length(self, slot: int) -> int:
+        """Committed tokens of a slot."""
+
+    def prefill(self, slot: int, tokens: Tensor, observe: Observer | None = None) -> Tensor:
+        """Append tokens (int64 [n], n >= 1) to a slot; logits [V] after the last one.
+
+        With `observe`, logits are computed for every token and handed over chunk by chunk as
+        (tokens [m], logits [m, V]).
+        """
+
+    def verify(self, tree: TokenTree) -> Verification:
+        """Forward root and nodes of the sequences in slots 0 .. B-1."""
+
+    def commit(self, paths: Sequence[Sequence[int]]) -> None:
+        """Keep root and accepted nodes of the last `verify`, for each of its rows."""
+
+    def truncate(self, slot: int, length: int) -> None:
+        """Forget all but the first `length` tokens of a slot."""
+
+    def move(self, source: int, target: int) -> None:
+        """Put the sequence of slot `source` into slot `target`."""
+
+
+class TransformersTarget:
+    """A causal language model of Transformers as a `Target`.
+
+    Args:
+        model: in evaluation mode; its weights and code are left as they are.
+        feature_layers: layers whose *input* hidden states `verify` returns, concatenated; the
+            number of layers itself means the input of the final norm.
+        max_context: positions the model can take; None if it states no limit.
+
+    Raises:
+        ValueError: if the model cannot be run this way (`graft.probe` finds out).
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        feature_layers: Sequence[int] = (),
+        max_context: int | None = None,
+    ) -> None:
+        from graft.probe import probe  # the probe runs a forward through this very class
+
+        self.model = model
+        self.max_context = max_context
+        self.vocab_size: int = model.get_output_embeddings().weight.shape[0]
+        self.device: torch.device = model.device
+        self._accepts = inspect.signature(model.forward).parameters
+        configs = (getattr(m, "config", None) for m in model.modules())
+        self._configs = list({id(c): c for c in configs if c is not None}.values())
+        self._features: dict[int, Tensor] = {}
+        self._hooks = list(self._hook(feature_layers))
+        self._cache: KVCache | None = None
+        self.layers = probe(self)
+
+    @property
+    def cache(self) -> KVCache:
+        assert self._cache is not None, "open() comes first"
+        return self._cache
+
+    def open(self, slots: int, capacity: int) -> None:
+        old = self._cache
+        if old is not None and old.slots == slots and old.capacity >= capacity:
+            old.lengths = [0] * slots  # same storage, no rows: nothing to allocate again
+            return
+        self._cache = None  # frees the old one first
+        self._cache = KVCache(self.layers, slots, capacity)
+
+    def length(self, slot: int) -> int:
+        return self.cache.lengths[slot]
+
+    def prefill(self, slot: int, tokens: Tensor, observe: Observer | None = None) -> Tensor:
+        logits = tokens.new_empty(0)
+        for chunk in tokens.split(PREFILL_CHUNK):
+            width = len(chunk)
+            visible = torch.ones(width, width, dtype=torch.bool, device=self.device).tril()
+            depths = torch.arange(width, device=self.device)
+            step = Step(slot, [self.length(slot)], visible.unsqueeze(0), depths.unsqueeze(0))
+            keep = width if observe is not None else 1
+            logits = self.forward(chunk.unsqueeze(0), depths.unsqueeze(0), step, keep)[0]
+            if observe is not None:
+                observe(chunk, logits)
+            self.cache.commit(slot, [range(1, width)])
+        return logits[-1]
+
+    def verify(self, tree: TokenTree) -> Verification:
+        starts = self.cache.lengths[: tree.batch]
+        step = Step(0, starts, tree.ancestors(), tree.depths)
+        logits = self.forward(tree.tokens, tree.depths, step, tree.width)
+        features = [self._features[layer] for layer in self._features]
+        return Verification(logits, torch.cat(features, dim=-1) if features else None)
+
+    def commit(self, paths: Sequence[Sequence[int]]) -> None:
+        self.cache.commit(0, paths)
+
+    def truncate(self, slot: int, length: int) -> None:
+        self.cache.truncate(slot, length)
+
+    def move(self, source: int, target: int) -> None:
+        self.cache.move(source, target)
+
+    def forward(self, tokens: Tensor, depths: Tensor, step: Step, keep: int) -> Tensor:
+        """One forward of the model: tokens, depths int64 [B, N]; logits [B, keep, V] at the end.
+
+        The position of a row is the committed length plus its depth. Rows past the model's last
+        position cannot be committed any more; they are clamped to it so that tables hold.
+        """
+        self.cache.begin(step)
+        starts = torch.tensor(step.starts, device=self.device)
+        positions = depths + starts.unsqueeze(1)
+        if self.max_context is not None:
+            positions = positions.clamp(max=self.max_context - 1)
+        # Transformers renamed the argument in 5.24.
+        cache_name = "cache" if "cache" in self._accepts else "past_key_values"
+        arguments: dict[str, Any] = {cache_name: self.cache, "graft_step": step}
+        if "logits_to_keep" in self._accepts:
+            arguments["logits_to_keep"] = keep
+        with self._tree_attention():
+            out = self.model(input_ids=tokens, position_ids=positions, use_cache=True, **arguments)
+        logits: Tensor = out.logits
+        return logits[:, -keep:]
+
+    @contextmanager
+    def _tree_attention(self) -> Iterator[None]:
+        """Name our attention function in the configs, for the time of one forward only: the
+        model may be the user's own and stays usable as it was."""
+        before = [config._attn_implementation for config in self._configs]
+        try:
+            for config in self._configs:
+                config._attn_implementation_internal = attention.NAME
+            yield
+        finally:
+            for config, name in zip(self._configs, before, strict=True):
+                config._attn_implementation_internal = name
+
+    def _hook(self, wanted: Sequence[int]) -> Iterator[Any]:
+        layers = decoder_layers(self.model) if wanted else nn.ModuleList()
+        for index in wanted:
+            if not 0 <= index <= len(layers):
+                raise ValueError(f"feature layer {index}: this model has layers 0 to {len(layers)}")
+            self._features[index] = torch.empty(0)  # fixes the order of concatenation
+            if index < len(layers):
+                yield layers[index].register_forward_pre_hook(
+                    lambda _m, args, kwargs, i=index: self._features.update(
+                        {i: args[0] if args else kwargs["hidden_states"]}
+                    ),
+                    with_kwargs=True,
+                )
+            else:
+                yield layers[-1].register_forward_hook(
+                    lambda _m, _args, out, i=index: self._features.update(
+                        {i: out[0] if isinstance(out, tuple) else out}
+                    )
+                )
+
+
+def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
+    """The list of the model's decoder layers, whatever its attribute is called."""
+    count = model.config.get_text_config().num_hidden_layers
+    found = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == count]
+    if not found:
+        raise ValueError(f"{type(model).__name__}: no list of {count} decoder layers found")
+    return found[0]

@@ -1,0 +1,98 @@
+"""Verification: walking a tree with the target's own draws (sampler-match).
+
+At each visited node one token y is drawn from the target's processed distribution given exactly
+the committed path. If a child of the node holds y, the walk steps there; else y is the bonus and
+the walk ends.
+
+**Theorem (losslessness).** Let the tree be any function of the past: committed tokens, matrix,
+head, earlier draws. Then the committed tokens have the law of plain decoding.
+*Proof.* The token committed at position t is the draw made at position t, from
+p(. | committed path), by the same rule as in plain decoding. The tree decides only whether the
+logits for position t + 1 are already at hand (a child holds y) or need another forward; neither
+choice changes the draw at t, and the tree was fixed before it. By induction over positions the
+joint law is the product of the target's conditionals, for every tree. With noise keyed by (seed,
+request row, position) even the draws themselves are the same numbers as in plain decoding, so the
+two outputs are equal token by token.
+
+The chance to step further from a node is the sum of p over its children, the most that any rule
+reaches with children fixed beforehand.
+
+This module knows trees and logits: not how a token is drawn (`Choose`), nor where trees come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from graft.tree import TokenTree
+
+# (logits [B, V], history [B, T], length [B], alive [B]) -> tokens [B]: draws the token of position
+# length[b], given the tokens before it.
+Choose = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+# (tokens [B], length [B]) -> bool [B]: whether a request ends with the token just drawn.
+Ends = Callable[[Tensor, Tensor], Tensor]
+
+
+class Walk(NamedTuple):
+    """The path taken through each tree. Level d is the draw made at depth d."""
+
+    nodes: Tensor  # int64 [B, D + 1], node visited at each level; the last one repeats
+    tokens: Tensor  # int64 [B, D + 1], token drawn there; valid up to level `accepted`
+    accepted: Tensor  # int64 [B], nodes accepted; the draw at this level is the bonus
+
+
+def walk(
+    tree: TokenTree,
+    logits: Tensor,
+    history: Tensor,
+    length: Tensor,
+    choose: Choose,
+    ends: Ends | None = None,
+) -> Walk:
+    """Walk every tree of the batch, level by level.
+
+    Args:
+        tree: B trees of N nodes.
+        logits: [B, N, V], the target's logits after each node.
+        history: int64 [B, T], committed tokens; the walk writes its draws behind them, so that
+            `choose` finds the path as history.
+        length: int64 [B], committed tokens, the root included.
+        choose: draws one token per row.
+        ends: where given, rows stop at a token that ends their request (needed where drawing
+            has side effects, such as a user's stateful processor).
+    """
+    rows = torch.arange(tree.batch, device=tree.tokens.device)
+    node = torch.zeros_like(length)
+    alive = torch.ones_like(length, dtype=torch.bool)
+    accepted = torch.zeros_like(length)
+    nodes, drawn = [], []
+    for level in range(tree.max_depth + 1):
+        here = length + level
+        token = choose(logits[rows, node], history, here, alive)
+        # A finished row keeps what stands there.
+        history[rows, here] = torch.where(alive, token, history[rows, here])
+        nodes.append(node)
+        drawn.append(token)
+        if level == tree.max_depth:
+            break
+        child, found = _child(tree, node, token)
+        alive = alive & found
+        if ends is not None:
+            alive = alive & ~ends(token, here)
+        node = torch.where(alive, child, node)
+        accepted = accepted + alive
+        # Looking is free on a CPU; elsewhere it would wait for the device.
+        if alive.device.type == "cpu" and not bool(alive.any()):
+            break
+    return Walk(torch.stack(nodes, 1), torch.stack(drawn, 1), accepted)
+
+
+def _child(tree: TokenTree, node: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
+    """The child of `node` that holds `token`, and whether there is one (int64 and bool [B])."""
+    match = (tree.parents == node.unsqueeze(1)) & (tree.tokens == token.unsqueeze(1)) & tree.used
+    match[:, 0] = False  # the root is nobody's child
+    return match.to(torch.uint8).argmax(1), match.any(1)
