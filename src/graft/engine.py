@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, overload
 
+import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from graft.decoder import BatchDecoder
@@ -18,7 +20,7 @@ from graft.drafters.none import NoDrafter
 from graft.grafting import MatrixRetriever, NoRetriever, Retriever
 from graft.matrix import AdjacencyMatrix
 from graft.metrics import CollapseAlarm
-from graft.prompts import Prompt, as_prompts, encode
+from graft.prompts import Message, Prompt, as_prompts, encode
 from graft.request import Request, Result, StreamToken
 from graft.sampling_params import SamplingParams
 from graft.settings import EngineSettings
@@ -29,6 +31,10 @@ log = logging.getLogger("graft")
 
 # Template paths per slot of the budget, so that paths that find no row have successors.
 SPARE = 2
+BUSY = (
+    "this engine is in the middle of another generation: finish or close that stream first, or "
+    "load a second engine"
+)
 
 
 class Engine:
@@ -67,6 +73,30 @@ class Engine:
         self._cached: list[int] = []  # tokens behind the rows of slot 0, for a next turn
         self._busy = False
 
+    @overload
+    def generate(
+        self,
+        prompts: str | Sequence[Message] | Sequence[int],
+        sampling: SamplingParams | None = None,
+        *,
+        policy: str | None = None,
+        budget: int | None = None,
+        raw: bool = False,
+        **options: Any,
+    ) -> Result: ...
+
+    @overload
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        sampling: SamplingParams | None = None,
+        *,
+        policy: str | None = None,
+        budget: int | None = None,
+        raw: bool = False,
+        **options: Any,
+    ) -> list[Result]: ...
+
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
@@ -76,7 +106,7 @@ class Engine:
         budget: int | None = None,
         raw: bool = False,
         **options: Any,
-    ) -> Any:
+    ) -> Result | list[Result]:
         """Answer one prompt (returns a `Result`) or a list of them (returns a list).
 
         Args:
@@ -119,9 +149,66 @@ class Engine:
         requests = [self._request(i, ids, params) for i, ids in enumerate(tokens)]
         return TokenStream(requests, self._run(requests, settings, reuse_prefix))
 
-    def _request(self, index: int, prompt: list[int], params: SamplingParams) -> Request:
+    def continue_ids(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        *,
+        forced: Sequence[int] = (),
+        row: int = 0,
+        policy: str | None = None,
+        budget: int | None = None,
+    ) -> Result:
+        """Answer one prompt of token ids whose first output tokens are fixed.
+
+        The result holds what follows them. Positions count from the prompt on, so the draws are
+        those of a whole answer that began with `forced`.
+
+        Args:
+            forced: the first output tokens; fewer than the answer may have.
+            row: number that keys the noise; in a call for several prompts it is the prompt's
+                index, so this repeats one of them alone.
+
+        Raises:
+            ValueError: for prompts and settings that are not supported.
+        """
+        request = self._request(0, list(prompt), params, list(forced), row)
+        if len(forced) >= request.limit:
+            raise ValueError(
+                f"{len(forced)} forced tokens leave nothing to draw: this answer has at most "
+                f"{request.limit} tokens; raise max_new_tokens or shorten the prompt"
+            )
+        settings = self.settings.having(policy=policy, budget=budget)
+        for _ in self._run([request], settings, reuse=False):
+            pass
+        return request.result()
+
+    @torch.inference_mode()
+    def logits_of(self, ids: Sequence[int], last: int = 1) -> Tensor:
+        """Logits [last, V] after each of the last tokens of a text, in one plain prefill."""
+        if self._busy:
+            raise RuntimeError(BUSY)
+        kept: list[Tensor] = []
+        self._cached = []  # the rows of slot 0 are about to be others
+        self.target.open(1, len(ids))
+        tokens = torch.tensor(list(ids), device=self.target.device)
+        before, behind = tokens[: len(ids) - last], tokens[len(ids) - last :]
+        if len(before):
+            self.target.prefill(0, before)
+        self.target.prefill(0, behind, lambda _, logits: kept.append(logits))
+        return torch.cat(kept)
+
+    def _request(
+        self,
+        index: int,
+        prompt: list[int],
+        params: SamplingParams,
+        forced: list[int] | None = None,
+        row: int | None = None,
+    ) -> Request:
         room = self._room(prompt)
-        if bad := [t for t in prompt if not 0 <= t < self.token_count]:
+        known = [*prompt, *(forced or ())]
+        if bad := [t for t in known if not 0 <= t < self.token_count]:
             raise ValueError(f"token id {bad[0]}: {self.name} has ids 0 to {self.token_count - 1}")
         ends = () if params.ignore_eos else self.eos_token_ids
         return Request(
@@ -129,10 +216,11 @@ class Engine:
             prompt=prompt,
             params=params,
             seed=secrets.randbits(63) if params.seed is None else params.seed,
-            row=index,
+            row=index if row is None else row,
             stop_ids=frozenset({*ends, *params.stop_token_ids}),
             limit=min(params.max_new_tokens, room),
             decode=self._decode,
+            forced=forced or [],
         )
 
     def _room(self, prompt: Sequence[int]) -> int:
@@ -150,10 +238,7 @@ class Engine:
         self, requests: list[Request], settings: EngineSettings, reuse: bool
     ) -> Iterator[StreamToken]:
         if self._busy:
-            raise RuntimeError(
-                "this engine is in the middle of another generation: finish or close that stream "
-                "first, or load a second engine"
-            )
+            raise RuntimeError(BUSY)
         self._busy = True
         cached, self._cached = (self._cached if reuse and len(requests) == 1 else []), []
         try:

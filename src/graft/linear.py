@@ -5,12 +5,11 @@ of torch's fp32 linear. A weight that fp16 holds bit for bit loses nothing by it
 
 Invariants: unless rounding is asked for, the packed weight is bit-equal to the stored one, read
 back from the kernel's own format; row i of a result depends on row i of the input alone, bitwise.
-Prepacking clamps NaN and values beyond 65504, inside the caller's tensor too: it never sees them.
 
 The call [ours, measured]: a packed weight passed from Python costs some 12 us of argument checks,
-a Python operator around it 5 to 9 us more, a TorchScript method that owns it 1 to 3 us. Eager
-calls use the method; traced calls (compile, fake tensors) the opaque graft::packed_linear, which
-finds its module by a handle, so that a trace runs in its own process only.
+a Python operator around it 5 to 9 us more, a TorchScript method that owns it 1 to 5 us. Eager
+calls use the method; traced ones (compile, export, fake tensors) the opaque graft::packed_linear,
+which finds its module by a handle: a trace runs only while the module lives, in its process.
 Knows nothing of expert weights held as raw parameters: they stay as they are.
 """
 
@@ -63,7 +62,7 @@ def _missing_kernel(engine: str) -> str | None:
 def _prepack(matrix: Tensor, rounding: bool) -> torch.ScriptObject | None:
     """Packs [out, in] fp32; None where fp16 cannot hold it."""
     half = matrix.half().contiguous()
-    held = half.float()
+    held = half.float()  # a copy: prepacking clamps NaN and what is beyond 65504 in its input
     if not bool(half.isfinite().all()) or not (rounding or torch.equal(held, matrix)):
         return None
     packed: torch.ScriptObject = torch.ops.quantized.linear_prepack_fp16(held, None)
@@ -83,22 +82,21 @@ class _Kernel(nn.Module):
 
 def _kernel(packed: torch.ScriptObject) -> Callable[[Tensor], Tensor]:
     direct = _Kernel()
-    direct.packed = packed
+    direct.packed = packed  # type: ignore[assignment]
     try:
         with warnings.catch_warnings(action="ignore"):  # TorchScript is deprecated
-            method: Callable[[Tensor], Tensor] = torch.jit.script(direct)._c._get_method("forward")
+            return torch.jit.script(direct)._c._get_method("forward")  # type: ignore[no-any-return]
     except Exception:  # a torch without TorchScript: slower, equal
         return direct.forward
-    return method
 
 
 # Weak: a handle lives as long as its module. Read by traced calls alone.
 _MODULES: WeakValueDictionary[int, PackedLinear] = WeakValueDictionary()
 _HANDLES = itertools.count()
-_OP = "graft::packed_linear"
-torch.library.define(_OP, "(Tensor x, Tensor handle, int out_features) -> Tensor")
-torch.library.impl(_OP, "CPU", lambda x, handle, _: _MODULES[int(handle)]._product(x))
-torch.library.register_fake(_OP, lambda x, _, out: x.new_empty((*x.shape[:-1], out)))
+torch.library.define("graft::packed_linear", "(Tensor x, Tensor handle, int out) -> Tensor")
+_TRACED = torch.ops.graft.packed_linear.default
+torch.library.impl(_TRACED.name(), "CPU", lambda x, handle, _: _MODULES[int(handle)]._product(x))
+torch.library.register_fake(_TRACED, lambda x, _, out: x.new_empty((*x.shape[:-1], out)))
 
 
 class _LazyWeight(torch.Tensor):
@@ -107,7 +105,7 @@ class _LazyWeight(torch.Tensor):
     _read: Callable[[], Tensor]
     _is_param = True  # isinstance(weight, nn.Parameter) holds: code that ties weights asks
     _writes = re.compile(r"__set__|__setitem__|__i(add|sub|mul|truediv|div)__|.*[^_]_")
-    _free = frozenset(getattr(Tensor, n).__get__ for n in ("dtype", "device", "shape", "is_cuda"))
+    _free = frozenset(getattr(Tensor, n).__get__ for n in ("dtype", "device", "shape", "is_cpu"))
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -118,20 +116,22 @@ class _LazyWeight(torch.Tensor):
         args, kwargs = _pytree.tree_map_only(cls, lambda lazy: lazy._read(), (args, kwargs or {}))
         return func(*args, **kwargs)
 
+    __torch_dispatch__ = __torch_function__  # type: ignore[assignment]
+
 
 class PackedLinear(nn.Module):
     """Stands for an nn.Linear or Conv1D: x [..., in] fp32 -> [..., out] fp32.
 
-    `weight` keeps its orientation ([out, in]; Conv1D: [in, out]). Its shape, dtype and device are
-    free to read; any other use unpacks it (some 5 ns a value) for that use alone. It is frozen and
-    not in `parameters()`. State dicts, copies and pickles hold an ordinary weight and bias. A tied
-    weight stays a Parameter beside its packed copy, which follows in-place changes of the
-    Parameter, but not those made through `.data`.
+    `weight` keeps its orientation ([out, in]; Conv1D: [in, out]). Reading its shape, dtype or
+    device costs microseconds, any other use unpacks it (some 5 ns a value) for that use alone. It
+    is frozen and not in `parameters()`. State dicts, copies and pickles hold an ordinary weight and
+    bias. A tied weight stays a Parameter beside its packed copy, which follows changes of the
+    Parameter in place, but not those made through `.data`.
 
     Off the CPU, in another dtype, or where fp16 cannot hold a value, this is plain storage with
-    F.linear; it packs again when it can. An input in one dimension, in another dtype or needing a
-    gradient gets F.linear with the unpacked weight: right, but slow. Autocast does not reach packed
-    calls. `tied`: others use the weight too. `rounding`: loss is wanted.
+    F.linear (`packed` is False); it packs again when it can. An input in one dimension, of another
+    dtype or needing a gradient gets F.linear with the unpacked weight: right, but slow. Autocast
+    does not reach packed calls. `tied`: others use the weight too. `rounding`: loss is wanted.
     """
 
     def __init__(self, source: nn.Module, *, tied: bool = False, rounding: bool = False) -> None:
@@ -143,17 +143,13 @@ class PackedLinear(nn.Module):
         self._pack()
 
     @property
-    def is_packed(self) -> bool:
-        """True when fp32 calls use the packed kernel."""
-        return self._packed is not None
-
-    @property
     def weight(self) -> Tensor:
         """The weight in its original orientation."""
         if (stored := self._parameters["weight"]) is not None:
             return stored
-        lazy = Tensor._make_wrapper_subclass(_LazyWeight, self._shape, dtype=torch.float32)
-        lazy._read = functools.partial(_unpack, self._packed, self._transposed)
+        shape = (self.out_features, self.in_features)[:: -1 if self._transposed else 1]
+        lazy = Tensor._make_wrapper_subclass(_LazyWeight, shape, dtype=torch.float32)
+        lazy._read = functools.partial(self._read, self._transposed)
         return lazy
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -166,18 +162,16 @@ class PackedLinear(nn.Module):
 
     def _pack(self) -> None:
         """Packs the stored weight if it can; an untied fp32 weight is then let go."""
-        weight, engine = self._unpacked(), torch.backends.quantized.engine
-        self._packed: torch.ScriptObject | None = None
-        self._kernel: Callable[[Tensor], Tensor] | None = None
-        self._shape = weight.shape
+        weight, engine, packed = self._unpacked(), torch.backends.quantized.engine, None
         self.out_features, self.in_features = weight.shape[:: -1 if self._transposed else 1]
-        self._version = None if weight.is_inference() else weight._version
-        if weight.device.type != "cpu" or weight.dtype != torch.float32 or _missing_kernel(engine):
-            return
-        matrix = weight.detach()
-        self._packed = _prepack(matrix.t() if self._transposed else matrix, self._rounding)
-        if self._packed is not None:
-            self._kernel = _kernel(self._packed)
+        self._seen = None if weight.is_inference() else weight._version
+        if weight.is_cpu and weight.dtype == torch.float32 and not _missing_kernel(engine):
+            matrix = weight.t() if self._transposed else weight
+            packed = _prepack(matrix.detach(), self._rounding)
+        self.packed = packed is not None
+        self._read = functools.partial(_unpack, packed)  # export refuses a bare ScriptObject
+        self._kernel = None if packed is None else _kernel(packed)
+        if self.packed:
             self._handle = torch.tensor(number := next(_HANDLES), device="cpu")
             _MODULES[number] = self
             if not self._tied:
@@ -185,19 +179,18 @@ class PackedLinear(nn.Module):
 
     def _unpacked(self) -> nn.Parameter:
         """The stored weight, or the packed one made a frozen Parameter."""
-        if (stored := self._parameters["weight"]) is not None:
-            return stored
-        return nn.Parameter(_unpack(self._packed, self._transposed), requires_grad=False)
+        stored = self._parameters["weight"]
+        return nn.Parameter(self._read(self._transposed), False) if stored is None else stored
 
     def _plain(self, x: Tensor, bias: Tensor | None) -> Tensor:
         weight: Tensor = self._unpacked()
-        if self._packed is not None and x.is_floating_point():
+        if self.packed and x.is_floating_point():
             weight, bias = weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
         return functional.linear(x, weight.t() if self._transposed else weight, bias)
 
     def _product(self, x: Tensor) -> Tensor:
         weight = self._parameters["weight"]
-        if weight is not None and self._version is not None and weight._version != self._version:
+        if weight is not None and self._seen is not None and weight._version != self._seen:
             self._pack()
         return self._plain(x, None) if self._kernel is None else self._kernel(x)
 
@@ -205,12 +198,10 @@ class PackedLinear(nn.Module):
         """[..., in] -> [..., out], for any leading shape and strides, or no rows."""
         bias = self._parameters["bias"]
         fits = x.is_cpu and x.dtype == torch.float32 and x.dim() > 1
-        if self._packed is None or not fits or (x.requires_grad and torch.is_grad_enabled()):
+        if not self.packed or not fits or (x.requires_grad and torch.is_grad_enabled()):
             return self._plain(x, bias)
-        if torch.compiler.is_compiling() or type(x) is not Tensor:
-            out: Tensor = torch.ops.graft.packed_linear(x, self._handle, self.out_features)
-        else:
-            out = self._product(x)
+        traced = torch.compiler.is_compiling() or type(x) is not Tensor
+        out = _TRACED(x, self._handle, self.out_features) if traced else self._product(x)
         return out if bias is None else out.add_(bias)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -233,7 +224,7 @@ class PackedLinear(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """Nothing of the kernel's, so that a pickle loads where the kernel is missing."""
         weights = {**self._parameters, "weight": self._unpacked()}
-        return {**self.__dict__, "_parameters": weights, "_packed": None, "_kernel": None}
+        return {**self.__dict__, "_parameters": weights, "_read": None, "_kernel": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
@@ -249,19 +240,26 @@ def _obstacle(module: nn.Module) -> str | None:
     return None if fits else "not fp32 on the CPU"
 
 
+def _require_range(linears: dict[nn.Module, list[str]]) -> None:
+    for module, (path, *_) in linears.items():
+        if not _obstacle(module) and not module.get_parameter("weight").half().isfinite().all():
+            raise ValueError(
+                f"{path}.weight has values that are not finite or beyond 65504, where fp16 ends; "
+                "use mode 'auto' (it leaves such a tensor fp32) or 'fp32'"
+            )
+
+
 def pack_linears(
     model: nn.Module,
     mode: CpuWeights = "auto",
     stored_dtype: Mapping[str, torch.dtype] | None = None,
 ) -> PackReport:
-    """Replaces in place each nn.Linear (no subclass) and Conv1D that is fp32 on the CPU.
+    """Replaces each nn.Linear (no subclass) and Conv1D below `model` that is fp32 on the CPU.
 
     Args:
-        model: any module tree; itself never replaced.
         mode: "auto" packs weights that fp16 holds exactly, where the kernel exists; "fp32" packs
             nothing; "fp16" packs all and rounds (results differ from those of the stored weights).
-        stored_dtype: the checkpoint's dtype per parameter name, told in `kept`; the check of the
-            values never relies on it.
+        stored_dtype: the checkpoint's dtypes by parameter name, told in `kept`, never trusted.
 
     Raises:
         ValueError, before any change: unknown mode; "fp16" without the kernel or out of range.
@@ -282,36 +280,20 @@ def pack_linears(
             linears.setdefault(module, []).append(path)
     if mode == "fp16":
         _require_range(linears)
-    return _replace(model, linears, mode == "fp16", stored_dtype or {})
-
-
-def _require_range(linears: dict[nn.Module, list[str]]) -> None:
-    for module, (path, *_) in linears.items():
-        if not _obstacle(module) and not module.get_parameter("weight").half().isfinite().all():
-            raise ValueError(
-                f"{path}.weight has values that are not finite or beyond 65504, where fp16 ends; "
-                "use mode 'auto' (it leaves such a tensor fp32) or 'fp32'"
-            )
-
-
-def _replace(
-    model: nn.Module,
-    linears: dict[nn.Module, list[str]],
-    rounding: bool,
-    stored_dtype: Mapping[str, torch.dtype],
-) -> PackReport:
     held = [p.data_ptr() for m in model.modules() for p in m._parameters.values() if p is not None]
     kept, packed, saved = [], 0, 0
     while linears:  # one by one, so that each fp32 weight is freed before the next one packs
         module, paths = linears.popitem()
         reason = _obstacle(module)
         tied = not reason and held.count(module.get_parameter("weight").data_ptr()) > 1
-        made = None if reason else PackedLinear(module, tied=tied, rounding=rounding)
-        if made is None or not made.is_packed:
-            stored = stored_dtype.get(f"{paths[0]}.weight", "unknown dtype")
-            kept.append(f"{paths[0]}: {reason or 'fp16 does not hold every value'} ({stored})")
+        made = None if reason else PackedLinear(module, tied=tied, rounding=mode == "fp16")
+        if made is None or not made.packed:
+            stored = (stored_dtype or {}).get(f"{paths[0]}.weight")
+            inexact = "fp16 does not hold every value" + (f" (stored: {stored})" if stored else "")
+            kept.append(f"{paths[0]}: {reason or inexact}")
             continue
         for path in paths:
             model.set_submodule(path, made)
-        packed, saved = packed + 1, saved + (-2 if tied else 2) * made.weight.numel()
+        packed += 1
+        saved += (-2 if tied else 2) * made.in_features * made.out_features
     return PackReport(packed, tuple(reversed(kept)), saved)

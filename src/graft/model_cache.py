@@ -60,7 +60,7 @@ def publish(
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _lock(folder.parent / ".lock") as locked:
-        if not (found := problems(folder, facts)):
+        if not problems(folder, facts):
             return folder  # another process was quicker
         _remove_leftovers(folder, 0.0 if locked else _ABANDONED_SECONDS)
         temp = folder.parent / f".{folder.name}-{os.getpid()}-{secrets.token_hex(4)}{_TEMP}"
@@ -68,10 +68,7 @@ def publish(
         try:
             build(temp)
             _write_manifest(temp, facts)
-            if folder.exists():
-                say(f"{folder} is damaged ({found[0]}); it is rebuilt")
-                _move_aside(folder)
-            _rename(temp, folder, facts)
+            _put_in_place(temp, folder, facts, say)
         finally:
             shutil.rmtree(temp, ignore_errors=True)
     return folder
@@ -130,11 +127,15 @@ def _entry(path: Path) -> dict[str, object]:
     return {"size": path.stat().st_size, "sha256": digest}
 
 
-def _rename(temp: Path, folder: Path, facts: Facts) -> None:
+def _put_in_place(temp: Path, folder: Path, facts: Facts, say: Callable[[str], None]) -> None:
+    if folder.exists():
+        if not (found := problems(folder, facts)):
+            return  # without a lock, another process was quicker
+        say(f"{folder} is damaged ({found[0]}); it is replaced")
+        _move_aside(folder)
     try:
         temp.rename(folder)
     except OSError:
-        # Without a lock another process may have put its folder there first; then it must be good.
         if problems(folder, facts):
             raise
 

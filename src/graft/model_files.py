@@ -94,7 +94,10 @@ def read_gguf(
             f"{path} is not a GGUF file; give a .gguf file, or the folder that holds a "
             "Transformers model"
         )
-    hint = "Graft reads the GGUF architectures that Transformers maps; give a folder instead"
+    hint = (
+        "Graft reads whole GGUF files of the architectures that Transformers maps; fetch the file "
+        "again, or give a folder instead"
+    )
     with _explained(name, hint), redirect_stderr(io.StringIO()):
         config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True)
         check_config(config, name)

@@ -241,7 +241,7 @@ def _move(model: PreTrainedModel, device: torch.device, name: str) -> None:
 def _describe(loaded: Loaded, name: str, source: Path | str) -> LoadedModel:
     model, tokenizer = loaded
     config = model.config.get_text_config(decoder=True)
-    weight = getattr(model.get_output_embeddings(), "weight", None)  # type: ignore[no-untyped-call]
+    weight = getattr(model.get_output_embeddings(), "weight", None)
     width = int(config.vocab_size if weight is None else weight.shape[0])
     return LoadedModel(
         model=model,

@@ -31,9 +31,8 @@ def column(values: Sequence[float], off: float, device: torch.device) -> Tensor 
     if all(value == off for value in values):
         return None
     whole = isinstance(off, int)
-    return torch.tensor(values, dtype=torch.int64 if whole else torch.float32, device=device)[
-        :, None
-    ]
+    dtype = torch.int64 if whole else torch.float32
+    return torch.tensor(values, dtype=dtype, device=device).unsqueeze(1)
 
 
 def _rewrite(
@@ -214,8 +213,9 @@ class Processors:
         """Processed logits [B, V] float32, a new tensor; rows that are not alive are arbitrary."""
         scores = logits.to(torch.float32, copy=True)
         self._forbid_padding(scores)
-        if not self._penalties.idle:
-            self._penalties(scores, history, length)
+        if not self._penalties.idle and history.shape[1] > 0:
+            # What stands in the history of a row that is not alive may be no token at all.
+            self._penalties(scores, history, length.where(alive, 0))
         if not self._bans.idle:
             self._bans(scores, length)
         if self.host_bound:

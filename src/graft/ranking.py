@@ -25,7 +25,7 @@ def _blocks(scores: Tensor, size: int) -> Tensor:
     missing = -scores.shape[1] % size
     if missing:
         scores = torch.nn.functional.pad(scores, (0, missing), value=float("-inf"))
-    return scores.reshape(scores.shape[0], -1, size)
+    return scores.reshape(scores.shape[0], scores.shape[1] // size, size)
 
 
 def first_argmax(scores: Tensor) -> Tensor:

@@ -106,6 +106,8 @@ class Request:
         self.text: list[str] = []
         self._detokenizer = Detokenizer(self.decode)
         self._stop_text = StopText(self.params.stop)
+        for token in self.forced:  # text given out before; a stop string may begin in it
+            self._stop_text.push(self._detokenizer.push(token))
         self._created = time.perf_counter()
         self._first = self._last = self._created
 

@@ -21,7 +21,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from gguf import GGUFReader, TokenType, dequantize
 from safetensors.torch import save_file
@@ -183,7 +182,7 @@ def convert_llama_gguf(source: Path, folder: Path) -> None:
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     config.save_pretrained(folder)
     ids = {k: getattr(config, k) for k in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    GenerationConfig(**ids).save_pretrained(folder)  # type: ignore[no-untyped-call]
+    GenerationConfig(**ids).save_pretrained(folder)
     _tokenizer(facts).save_pretrained(folder)
 
 
@@ -238,7 +237,7 @@ def _weight(tensor: Any, config: LlamaConfig) -> Tensor:
     for part, count in heads.items():
         if f".{part}." in tensor.name:
             values = _unpaired(values, int(count or 0))
-    return torch.from_numpy(np.array(values, dtype=np.float32, order="C")).to(torch.float16)
+    return torch.from_numpy(values.copy()).to(torch.float16)
 
 
 def _unpaired(values: Any, heads: int) -> Any:
@@ -260,7 +259,7 @@ def _tokenizer(facts: dict[str, Any]) -> PreTrainedTokenizerFast:
     backend.add_special_tokens([AddedToken(t, normalized=False, special=True) for t in control])
     roles = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
     named = {f"{r}_token": tokens[facts[f"tokenizer.ggml.{g}_token_id"]] for r, g in roles.items()}
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         chat_template=facts["tokenizer.chat_template"],
         model_max_length=int(facts["llama.context_length"]),

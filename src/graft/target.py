@@ -165,23 +165,23 @@ class TransformersTarget:
         arguments: dict[str, Any] = {cache_name: self.cache, "graft_step": step}
         if "logits_to_keep" in self._accepts:
             arguments["logits_to_keep"] = keep
-        with self._tree_attention():
+        with self.attention(attention.NAME):
             out = self.model(input_ids=tokens, position_ids=positions, use_cache=True, **arguments)
         logits: Tensor = out.logits
         return logits[:, -keep:]
 
     @contextmanager
-    def _tree_attention(self) -> Iterator[None]:
-        """Name our attention function in the configs, for the time of one forward only: the
-        model may be the user's own and stays usable as it was."""
+    def attention(self, name: str) -> Iterator[None]:
+        """Let the model use the attention function `name`, for the time of one forward only: it
+        may be the user's own and stays usable as it was."""
         before = [config._attn_implementation for config in self._configs]
         try:
             for config in self._configs:
-                config._attn_implementation_internal = attention.NAME
+                config._attn_implementation_internal = name
             yield
         finally:
-            for config, name in zip(self._configs, before, strict=True):
-                config._attn_implementation_internal = name
+            for config, old in zip(self._configs, before, strict=True):
+                config._attn_implementation_internal = old
 
     def _hook(self, wanted: Sequence[int]) -> Iterator[Any]:
         layers = decoder_layers(self.model) if wanted else nn.ModuleList()

@@ -116,7 +116,8 @@ class Warpers:
             yield max(self._widest, 1) if self._bounded else self._vocab_size
             return
         window = max(2 * self._widest, _FIRST_WINDOW)
-        while window < self._vocab_size:
+        # Beyond that a ranking costs as much as a sort.
+        while window * _WINDOW_GROWTH <= self._vocab_size:
             yield window
             window *= _WINDOW_GROWTH
         yield self._vocab_size
@@ -126,6 +127,10 @@ class Warpers:
         # A row without a cut of its own is greedy (or open, for which no window is enough): its
         # best score and that one's equals must be there.
         least = ranked[:, :1].where(cut == -_INF, cut)
+        kth = self.kth(ranked)
+        if kth is not None:
+            # All equals of the k-th score weigh in the mass, even where top-p then cuts them off.
+            least = least.where(kth == -_INF, kth)
         return bool(((ranked[:, -1:] < least) | ~alive[:, None]).all())
 
     def kth(self, ranked: Tensor) -> Tensor | None:

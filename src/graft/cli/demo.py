@@ -1,0 +1,152 @@
+"""`graft demo`: the main job, shown and measured.
+
+One prompt, answered with Graft and by plain decoding with the same engine: the same tokens, in
+less time where it pays. Runs alternate, so that a busy machine slows both alike, and each run
+with Graft starts with an empty matrix: what an earlier run taught it would flatter.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from graft.cli import options as o
+from graft.cli.loading import load_engine, sampling_params
+from graft.cli.notes import held_warnings, progress_notes
+from graft.cli.screen import Screen, Wrapped
+from graft.cli.summary import legend, number, time_split
+
+if TYPE_CHECKING:
+    from graft.engine import Engine
+    from graft.request import Result
+    from graft.sampling_params import SamplingParams
+
+__all__ = ["demo_command"]
+
+PROMPT = "Write a Python class for a bank account with deposit, withdraw and balance methods."
+WARM_UP_TOKENS = 12
+# Each method goes first once: the machine may be slowing down or speeding up.
+ORDER = ("plain", "retrieval", "retrieval", "plain")
+# Logits of a small model that lie no further apart may change places between two shapes of one
+# forward: measured in fp32; else two steps of the dtype at the size of a large logit. [ours]
+NEAR_TIE = {o.Dtype.fp32: 1e-4, o.Dtype.fp16: 0.06, o.Dtype.bf16: 0.5}
+
+
+class Speed(NamedTuple):
+    """Runs of one method."""
+
+    results: list[Result]
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens after the first, over the time they took, of all runs together."""
+        tokens = sum(len(r.token_ids) - 1 for r in self.results)
+        seconds = sum(r.stats.decode_seconds for r in self.results)
+        return tokens / seconds if seconds and tokens else None
+
+
+def demo_command(
+    context: typer.Context,
+    prompt: Annotated[str, typer.Option("--prompt", "-p", help="What to ask.")] = PROMPT,
+    quiet: o.Quiet = False,
+    max_new_tokens: o.MaxNewTokens = 160,
+    model: o.Model = "smollm2-135m",
+    budget: o.Budget = None,
+    device: o.Device = "auto",
+    dtype: o.DtypeOption = o.Dtype.auto,
+    threads: o.Threads = None,
+    cpu_weights: o.CpuWeightsOption = o.CpuWeights.auto,
+) -> None:
+    """Answer one prompt, coloured by source, and compare with plain decoding."""
+    if not prompt.strip():
+        raise ValueError("--prompt is empty: give a text to answer")
+    params = sampling_params(context.params)
+    engine = load_engine(context.params, quiet=quiet)
+    screen = Screen(sys.stdout)
+    with held_warnings(quiet=quiet):
+        shown = _show(engine, prompt, params, screen)
+        graft, plain = _measure(engine, prompt, params, quiet=quiet)
+    _report(screen, shown, graft, plain)
+    expected = plain.results[0].token_ids
+    others = [r.token_ids for r in (shown, *graft.results, *plain.results)]
+    different = [ids for ids in others if ids != expected]
+    screen.line(f"same tokens: {'NO' if different else 'yes'}")
+    if different:
+        place = min(_first_difference(expected, ids) for ids in different)
+        margin = _margin(engine, prompt, params, place, dtype)
+        screen.line(f"first difference at token {place}: {margin}")
+        raise typer.Exit(1)
+
+
+def _show(engine: Engine, prompt: str, params: SamplingParams, screen: Screen) -> Result:
+    """Answer on the screen, wrapped to its width."""
+    screen.line(f"{engine.name} is asked: {prompt}")
+    screen.line()
+    # A file is not wrapped: its lines are the answer's own.
+    page = Wrapped(screen) if screen.terminal else screen
+    with engine.stream(prompt, params) as stream:
+        try:
+            for token in stream:
+                page.write(token.text, token.source.name.lower())
+            if isinstance(page, Wrapped):
+                page.flush()
+        finally:
+            screen.end()
+    (result,) = stream.results
+    screen.line()
+    legend(screen, result.sources, grown=True)
+    return result
+
+
+def _measure(
+    engine: Engine, prompt: str, params: SamplingParams, *, quiet: bool
+) -> tuple[Speed, Speed]:
+    """Time both methods: a short warm-up of each, then runs in turn."""
+    runs: dict[str, list[Result]] = {policy: [] for policy in ORDER}
+    short = min(WARM_UP_TOKENS, params.max_new_tokens)
+    with progress_notes("measuring: warm-up", quiet=quiet) as progress:
+        for policy in runs:
+            engine.generate(prompt, policy=policy, max_new_tokens=short)
+        for count, policy in enumerate(ORDER, 1):
+            progress(f"measuring: run {count} of {len(ORDER)}, {policy}")
+            engine.matrix.clear()
+            runs[policy].append(engine.generate(prompt, params, policy=policy))
+    return Speed(runs["retrieval"]), Speed(runs["plain"])
+
+
+def _report(screen: Screen, shown: Result, graft: Speed, plain: Speed) -> None:
+    stats = graft.results[0].stats
+    fast, slow = graft.tokens_per_second, plain.tokens_per_second
+    tokens = len(shown.token_ids)
+    screen.line()
+    screen.line(f"tau          {number(stats.tau)} tokens per round")
+    screen.line(f"rounds       {stats.rounds} for {tokens} tokens (plain: {tokens - 1})")
+    screen.line(f"with Graft   {number(fast)} tokens/s ({time_split(stats.time_split)})")
+    screen.line(f"plain        {number(slow)} tokens/s")
+    if fast and slow:
+        verdict = "" if fast >= slow else ": Graft was slower here"
+        screen.line(f"speed ratio  {fast / slow:.2f}{verdict}")
+
+
+def _first_difference(first: list[int], second: list[int]) -> int:
+    pairs = zip(first, second, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
+
+
+def _margin(engine: Engine, prompt: str, params: SamplingParams, place: int, dtype: o.Dtype) -> str:
+    """How far apart the two best tokens of plain decoding are at a position."""
+    result: Result = engine.generate(
+        prompt, policy="plain", max_new_tokens=params.max_new_tokens, logprobs=2
+    )
+    if result.logprobs is None or place >= len(result.logprobs):
+        return "there the plain answer has ended"
+    if dtype is o.Dtype.auto:
+        dtype = o.Dtype.fp32 if engine.target.device.type == "cpu" else o.Dtype.bf16
+    best, second = list(result.logprobs[place].top.values())[:2]
+    kind = "a near-tie" if best - second <= NEAR_TIE[dtype] else "no near-tie: please report this"
+    return (
+        f"the two best logits are {best - second:.2g} apart ({kind}; the limit is "
+        f"{NEAR_TIE[dtype]:g})"
+    )

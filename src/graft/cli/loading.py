@@ -1,0 +1,91 @@
+"""From the values of a command's options to an engine and to settings of sampling.
+
+Values are taken by name, so a command only declares the options it has. This module imports the
+library inside its functions, and after the first note: the import takes seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from graft.cli.notes import progress_notes
+
+if TYPE_CHECKING:
+    from graft.engine import Engine
+    from graft.sampling_params import SamplingParams
+
+__all__ = ["load_engine", "sampling_params"]
+
+# Options of the same name as a field of SamplingParams ...
+_SAMPLING: Final = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "no_repeat_ngram_size",
+    "seed",
+    "logprobs",
+    "ignore_eos",
+    "max_new_tokens",
+    "min_new_tokens",
+)
+# ... and repeatable ones, whose name is in the singular.
+_LISTS: Final = {
+    "stop": "stop",
+    "stop_token_id": "stop_token_ids",
+    "banned_token": "banned_tokens",
+}
+_LOADING: Final = ("device", "dtype", "threads", "cpu_weights")
+_ENGINE: Final = ("policy", "budget", "prompt_learning")
+
+
+def sampling_params(values: Mapping[str, Any]) -> SamplingParams:
+    """The settings of sampling among a command's values.
+
+    Raises:
+        ValueError: a value out of range, or a bias that is not ID=VALUE.
+    """
+    bias = _bias(values.get("logit_bias") or ())
+    from graft.sampling_params import SamplingParams
+
+    chosen: dict[str, Any] = {name: values[name] for name in _SAMPLING if name in values}
+    chosen |= {field: tuple(values.get(name) or ()) for name, field in _LISTS.items()}
+    return SamplingParams(**chosen, logit_bias=bias)
+
+
+def load_engine(values: Mapping[str, Any], *, quiet: bool = False) -> Engine:
+    """Load the model that a command's values name, and say so on stderr.
+
+    Raises:
+        ValueError: for a model or a setting that is not supported.
+    """
+    model = values["model"]
+    if not model:
+        raise ValueError("--model is empty: give an alias (see: graft models), a folder or a file")
+    with progress_notes(f"loading {model}", quiet=quiet) as progress:
+        from graft.load import load
+
+        chosen = {name: _plain(values[name]) for name in _LOADING + _ENGINE if name in values}
+        return load(model, progress=progress, **chosen)
+
+
+def _plain(value: Any) -> Any:
+    """A choice of an option as the plain text that the library takes."""
+    return str(value) if isinstance(value, str) else value
+
+
+def _bias(pairs: Sequence[str]) -> dict[int, float]:
+    bias = {}
+    for pair in pairs:
+        token, _, value = pair.partition("=")
+        try:
+            bias[int(token)] = float(value)
+        except ValueError:
+            raise ValueError(
+                f"--logit-bias {pair!r} is not ID=VALUE, a token id and a number (as in 42=-1.5)"
+            ) from None
+    return bias

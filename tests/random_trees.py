@@ -1,0 +1,82 @@
+"""Trees and templates for tests: written out by hand, or drawn at random.
+
+Invariant: what is made here keeps the invariants of `TokenTree` and `Template`. It knows no models and no matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from hypothesis import strategies as st
+
+from graft.template import RankPath, Template
+from graft.tree import Source, TokenTree
+
+# The nodes of a tree behind its root: (parent, token) each.
+Nodes = Sequence[tuple[int, int]]
+
+#        root
+#       /    \
+#   1: 6      2: 7
+#   |         |
+#   3: 9      4: 9
+FIVE: Nodes = [(0, 6), (0, 7), (1, 9), (2, 9)]
+
+
+def make_tree(rows: Sequence[Nodes], roots: Sequence[int], max_depth: int | None = None) -> TokenTree:
+    """A batch of trees of retrieved nodes; short rows end in empty slots."""
+    width = 1 + max(len(row) for row in rows)
+    tokens = torch.zeros(len(rows), width, dtype=torch.int64)
+    parents, depths = torch.zeros_like(tokens), torch.ones_like(tokens)
+    sources = torch.zeros_like(tokens)
+    used = torch.zeros_like(tokens, dtype=torch.bool)
+    for b, (row, root) in enumerate(zip(rows, roots, strict=True)):
+        tokens[b, 0], depths[b, 0], used[b, 0] = root, 0, True
+        for node, (parent, token) in enumerate(row, 1):
+            tokens[b, node], parents[b, node], used[b, node] = token, parent, True
+            depths[b, node] = depths[b, parent] + 1
+            sources[b, node] = Source.RETRIEVED
+    deepest = int((depths * used).max())
+    return TokenTree(tokens, parents, depths, used, sources, max_depth or deepest)
+
+
+def path_of(tree: TokenTree, row: int, node: int) -> list[int]:
+    """Nodes from the root to `node`, both included."""
+    path = [node]
+    while path[0]:
+        path.insert(0, int(tree.parents[row, path[0]]))
+    return path
+
+
+@st.composite
+def nodes(draw: st.DrawFn, most: int = 12, vocab_size: int = 16) -> list[tuple[int, int]]:
+    """The nodes of one random tree; siblings hold different tokens."""
+    out: list[tuple[int, int]] = []
+    for node in range(1, draw(st.integers(0, most)) + 1):
+        parent, token = draw(st.integers(0, node - 1)), draw(st.integers(0, vocab_size - 1))
+        taken = {t for p, t in out if p == parent}
+        free = [t % vocab_size for t in range(token, token + vocab_size)]
+        token = next((t for t in free if t not in taken), vocab_size)
+        out.append((parent, token) if token < vocab_size else (node - 1, 0))
+    return out
+
+
+@st.composite
+def trees(draw: st.DrawFn, most: int = 12, batch: int = 3, vocab_size: int = 16) -> TokenTree:
+    """A batch of random trees of different sizes."""
+    rows = draw(st.lists(nodes(most, vocab_size), min_size=1, max_size=batch))
+    token = st.integers(0, vocab_size - 1)
+    roots = draw(st.lists(token, min_size=len(rows), max_size=len(rows)))
+    return make_tree(rows, roots)
+
+
+@st.composite
+def templates(draw: st.DrawFn) -> Template:
+    """Random prefix-closed orders of rank paths, with ranks 0 to 3."""
+    paths: list[RankPath] = []
+    for _ in range(draw(st.integers(0, 12))):
+        path = (*draw(st.sampled_from([(), *paths])), draw(st.integers(0, 3)))
+        if path not in paths:
+            paths.append(path)
+    return Template(tuple(paths))

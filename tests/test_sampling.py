@@ -1,0 +1,296 @@
+"""Draws follow the processed distribution, and are a function of a row's own inputs alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from torch import Tensor
+from transformers import (
+    LogitsProcessorList,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from graft.noise import GumbelNoise
+from graft.sampling import NO_TOKEN, Sampler, SampleRequest, SamplingParams, token_logprobs
+from tests.sampling_cases import (
+    PROMPT,
+    SETTINGS,
+    VOCAB,
+    batch,
+    generator,
+    request,
+    row_of,
+    sampler,
+    single_thread,
+)
+
+ALPHA = 1e-4  # the seeds are fixed: what passes once passes always
+
+one_thread = pytest.fixture(autouse=True)(single_thread)
+
+
+# --- the law of the draws ---------------------------------------------------------------------
+
+
+def draws(row: dict[str, Any], positions: int = 100, rows: int = 80) -> Tensor:
+    """[N]: choices from the same logits and known tokens, at many positions of many rows."""
+    requests = [request(index, 3, **row) for index in range(rows)] * positions
+    many = Sampler(requests, LOGITS.shape[1], LOGITS.shape[1] - 2, "cpu")
+    length = torch.arange(positions).repeat_interleave(rows) + PROMPT
+    history = torch.cat([HISTORY, HISTORY[:, -1:].expand(1, positions)], dim=1)
+    logits, history = (each.expand(len(length), -1) for each in (LOGITS, history))
+    return many.choose(logits, history, length, torch.ones(len(length), dtype=torch.bool))
+
+
+def p_value(chosen: Tensor, law: Tensor) -> float:
+    count = torch.bincount(chosen, minlength=len(law)).double()
+    assert not count[law == 0].any(), "chose what the settings forbid"
+    expected = law[law > 0].double()
+    expected = expected / expected.sum() * len(chosen)
+    return float(stats.chisquare(count[law > 0], expected).pvalue)
+
+
+LOGITS = torch.tensor([[1.0, 0.2, -0.5, 2.0, 1.5, -1.0, 9.0, 9.0]])  # the last two are padding
+HISTORY = torch.tensor([[3, 3, 1, 5, 0]])
+
+
+@pytest.mark.parametrize(
+    ("row", "chain"),
+    [
+        ({"temperature": 1.0}, []),
+        ({"temperature": 0.5}, [TemperatureLogitsWarper(0.5)]),
+        ({"temperature": 1.0, "top_k": 3}, [TopKLogitsWarper(3)]),
+        ({"temperature": 1.0, "top_p": 0.8}, [TopPLogitsWarper(0.8)]),
+        (
+            {"temperature": 1.6, "top_k": 5, "top_p": 0.9, "repetition_penalty": 1.8},
+            [
+                RepetitionPenaltyLogitsProcessor(1.8),
+                TemperatureLogitsWarper(1.6),
+                TopKLogitsWarper(5),
+                TopPLogitsWarper(0.9),
+            ],
+        ),
+    ],
+)
+def test_choices_follow_the_processed_distribution(row: dict[str, Any], chain: list[Any]) -> None:
+    law = LogitsProcessorList(chain)(HISTORY, LOGITS[:, :6].clone())[0].softmax(dim=0)
+    chosen = draws(row)
+    assert p_value(chosen, law) > ALPHA
+    other = (LOGITS[0, :6] / (row["temperature"] + 0.25)).softmax(dim=0).where(law > 0, 0)
+    assert p_value(chosen, other) < ALPHA  # control: a law near by is told from it
+
+
+def test_the_position_must_be_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    def neighbours() -> float:
+        chosen = draws({"temperature": 1.0}).view(100, 80)  # [positions, rows]
+        law = LOGITS[0, :6].softmax(dim=0)
+        return p_value((chosen[1:] * 6 + chosen[:-1]).flatten(), torch.outer(law, law).flatten())
+
+    assert neighbours() > ALPHA
+    noise = GumbelNoise.bits
+    monkeypatch.setattr(
+        GumbelNoise, "bits", lambda self, position, tokens=None: noise(self, position * 0, tokens)
+    )
+    assert neighbours() < ALPHA
+
+
+def test_noise_must_not_be_biased(monkeypatch: pytest.MonkeyPatch) -> None:
+    noised = Sampler._noised
+
+    def biased(self: Sampler, scores: Tensor, *rest: Any) -> Tensor:
+        return (noised(self, scores, *rest) * 0.9 + scores * 0.1).where(scores.isfinite(), scores)
+
+    monkeypatch.setattr(Sampler, "_noised", biased)
+    chosen = draws({"temperature": 1.0})
+    assert p_value(chosen, LOGITS[0, :6].softmax(dim=0)) < ALPHA
+
+
+def test_rows_and_seeds_choose_independently() -> None:
+    logits = torch.zeros(1, 8)
+    alive = torch.ones(2000, dtype=torch.bool)
+    length = torch.full((2000,), PROMPT)
+    params = SamplingParams(temperature=1.0)
+    by_row = [SampleRequest(params, 5, row, PROMPT) for row in range(2000)]
+    by_seed = [SampleRequest(params, seed - 1000, 0, PROMPT) for seed in range(2000)]
+    for requests in (by_row, by_seed):
+        many = Sampler(requests, 8, 8, "cpu")
+        history = torch.zeros(2000, 0, dtype=torch.int64)
+        chosen = many.choose(logits.expand(2000, -1), history, length, alive)
+        assert p_value(chosen, torch.ones(8)) > ALPHA
+        pairs = chosen[1:] * 8 + chosen[:-1]
+        assert p_value(pairs, torch.ones(64)) > ALPHA
+
+
+# --- a row alone ------------------------------------------------------------------------------
+
+
+@given(st.lists(st.sampled_from(SETTINGS), min_size=1, max_size=6), st.integers(0, 10**6))
+@settings(max_examples=80, deadline=None, derandomize=True)
+def test_a_row_does_not_depend_on_its_batch(rows: list[dict[str, Any]], seed: int) -> None:
+    inputs = batch(len(rows), seed)
+    together = sampler(*rows)
+    scores, chosen = together.scores(*inputs), together.choose(*inputs)
+    assert torch.equal(chosen, scores.argmax(dim=1))
+    for row, each in enumerate(rows):
+        alone = Sampler([request(row, **each)], VOCAB, VOCAB, "cpu")
+        assert torch.equal(alone.scores(*row_of(inputs, row)), scores[row : row + 1])
+        assert torch.equal(alone.choose(*row_of(inputs, row)), chosen[row : row + 1])
+
+
+@pytest.mark.parametrize("vocab", [VOCAB, 6000])
+def test_choosing_among_few_is_choosing_among_all(vocab: int) -> None:
+    rows = [row for row in SETTINGS if row.keys() & {"top_k", "top_p", "min_p"}]
+    few, all_ = sampler(*rows, vocab=vocab), sampler(*rows, vocab=vocab)
+    all_._warpers._may_ask = False
+    for seed in range(5):
+        logits, *rest = batch(len(rows), seed, vocab)
+        for levels in (1.0, 1000.0):  # with many equals, and without
+            rounded = (logits * levels).round() / levels
+            assert torch.equal(few.choose(rounded, *rest), all_.choose(rounded, *rest))
+            assert torch.equal(few.choose(rounded, *rest), few.scores(rounded, *rest).argmax(1))
+
+
+def test_equal_scores_go_to_the_lowest_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "graft.noise.GumbelNoise.bits",
+        lambda self, position, tokens=None: torch.zeros(
+            len(position), VOCAB if tokens is None else tokens.shape[1], dtype=torch.int32
+        ),
+    )
+    rows = ({}, {"temperature": 1.0}, {"temperature": 1.0, "top_k": 2}, {"top_k": 2})
+    for row in (*rows, {"temperature": 1.0, "top_p": 0.6}, {"repetition_penalty": 1.1}):
+        for seed in range(5):
+            logits, history, length, alive = batch(1, seed)
+            history[:] = 0
+            best = torch.randperm(VOCAB - 1, generator=generator(seed))[:3] + 1
+            logits[0, best] = 40.0
+            assert sampler(row).choose(logits, history, length, alive).item() == best.min()
+
+
+def test_padding_is_never_chosen() -> None:
+    for row in SETTINGS:
+        logits, *rest = batch(1, 1)
+        logits[:, 300:] = 100.0
+        one = sampler(row, count=300)
+        assert one.choose(logits, *rest).item() < 300
+        assert one.scores(logits, *rest)[:, 300:].isneginf().all() or one._only_argmax
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_any_float_logits(dtype: torch.dtype) -> None:
+    logits, *rest = batch(len(SETTINGS), 4)
+    mixed = sampler(*SETTINGS)
+    chosen = mixed.choose(logits.to(dtype), *rest)
+    assert torch.equal(chosen, mixed.choose(logits.to(dtype).float(), *rest))
+
+
+def test_rows_that_are_over_do_not_crash_or_call() -> None:
+    def never(ids: Tensor, scores: Tensor) -> Tensor:
+        raise AssertionError("called for a row that is over")
+
+    rows = [*SETTINGS, {"logits_processors": (never,), "temperature": 1.0}]
+    logits, history, length, alive = batch(len(rows), 4)
+    mixed = sampler(*rows)
+    alive[1:] = False
+    expected = sampler(rows[0]).choose(*row_of((logits, history, length, alive), 0))
+    logits[1:] = float("nan")
+    history[1:] = -7
+    length[1:] = -(10**9)
+    chosen = mixed.choose(logits, history, length, alive)
+    assert chosen[0] == expected
+    assert ((chosen >= 0) & (chosen < VOCAB)).all()
+
+
+# --- the batch --------------------------------------------------------------------------------
+
+
+def test_select_keeps_rows_in_the_given_order() -> None:
+    inputs = batch(len(SETTINGS), 6)
+    chosen = sampler(*SETTINGS).choose(*inputs)
+    for keep in ([10, 2, 3, 1], [6], [0], list(range(11)), []):
+        some = sampler(*SETTINGS)
+        some.select(keep)
+        picked = tuple(each[keep] for each in inputs)
+        assert torch.equal(some.choose(*picked), chosen[keep])
+        assert some.host_bound is (10 in keep)
+        assert some.needs_path is any(SamplingParams(**SETTINGS[row]).reads_history for row in keep)
+
+
+def test_flags() -> None:
+    assert not sampler({}, {"temperature": 1.0, "min_new_tokens": 3}).needs_path
+    penal = sampler({}, {"repetition_penalty": 1.1})
+    assert penal.needs_path
+    assert not penal.host_bound
+    own = sampler({}, {"logits_processors": (lambda ids, scores: scores,)})
+    assert own.needs_path
+    assert own.host_bound
+
+
+# --- refusals ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"logit_bias": {300: 1.0}}, "logit_bias: 300 is not supported; supported: ids 0 to 299"),
+        ({"banned_tokens": (1, 300)}, "banned_tokens: 300"),
+        ({"stop_token_ids": (301,)}, "stop_token_ids: 301"),
+        ({"banned_tokens": range(300)}, "banned_tokens.* forbid all 300 tokens"),
+        ({"banned_tokens": set(range(300)) - {0, 4}, "min_new_tokens": 1}, "forbid all 300"),
+    ],
+)
+def test_what_the_vocabulary_refuses(row: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        sampler(row, count=300)
+
+
+def test_odd_shapes_are_refused() -> None:
+    with pytest.raises(ValueError, match="token_count"):
+        Sampler([request()], 300, 301, "cpu")
+    with pytest.raises(ValueError, match="prompt_length"):
+        Sampler([SampleRequest(SamplingParams(), 0, 0, -1)], 300, 300, "cpu")
+
+
+def test_a_row_left_without_tokens_is_told_so() -> None:
+    nothing = {"logits_processors": (lambda ids, scores: scores - float("inf"),)}
+    inputs = batch(4)
+    inputs[3][2] = False
+    mixed = sampler({}, nothing | {"temperature": 1.0}, nothing, nothing | {"top_k": 3})
+    chosen = mixed.choose(*inputs)
+    assert (chosen == NO_TOKEN).tolist() == [False, True, False, True]
+    with pytest.raises(ValueError, match=r"batch row 1: no token can be chosen.*logits_processors"):
+        mixed.check(chosen.tolist())
+    mixed.check([1, 2, 3, 4])
+
+
+def test_every_token_banned_by_the_history() -> None:
+    for row in ({"temperature": 1.0, "top_p": 0.5}, {"temperature": 1.0}, {}):
+        one = sampler(row | {"no_repeat_ngram_size": 1}, vocab=5)
+        history = torch.arange(5)[None]
+        inputs = (torch.randn(1, 5), history, torch.tensor([5]), torch.tensor([True]))
+        assert one.choose(*inputs).item() == NO_TOKEN
+        with pytest.raises(ValueError, match="no_repeat_ngram_size=1"):
+            one.check([NO_TOKEN])
+
+
+# --- log-probabilities ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("top", [0, 1, 5, 20])
+def test_token_logprobs_are_those_of_the_raw_logits(top: int) -> None:
+    logits = torch.randn(6, 50, generator=generator(9)).bfloat16()
+    tokens = torch.randint(0, 40, (6,), generator=generator(9))
+    chosen, ids, values = token_logprobs(logits, tokens, top, token_count=40)
+    law = logits[:, :40].float().log_softmax(dim=1)
+    torch.testing.assert_close(chosen, law.gather(1, tokens[:, None])[:, 0])
+    assert ids.shape == values.shape == (6, top)
+    torch.testing.assert_close(values, law.topk(top, dim=1).values)
+    torch.testing.assert_close(values, law.gather(1, ids))
