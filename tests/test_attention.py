@@ -138,14 +138,14 @@ def test_a_step_knows_its_extent() -> None:
 
 def test_a_call_without_its_step_is_refused() -> None:
     rows = torch.zeros(1, 1, 1, DIM)
-    with pytest.raises(NotImplementedError, match="without its step"):
+    with pytest.raises(NotImplementedError, match="Module does not pass on its keywords"):
         tree_attention(nn.Module(), rows, rows, rows, None)
 
 
 def test_attention_sinks_are_refused() -> None:
     rows = torch.zeros(1, 1, 1, DIM)
     step = Step(0, [0], torch.ones(1, 1, 1, dtype=torch.bool), torch.zeros(1, 1, dtype=torch.int64))
-    with pytest.raises(NotImplementedError, match="Module needs attention sinks"):
+    with pytest.raises(NotImplementedError, match="Module has attention sinks"):
         tree_attention(nn.Module(), rows, rows, rows, None, graft_step=step, s_aux=torch.zeros(1))
 
 

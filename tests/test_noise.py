@@ -146,6 +146,28 @@ def test_pure_function_of_its_key() -> None:
     assert torch.equal(first[:, :77], gumbel_noise(seed, row, position, 77))
 
 
+# Changing these numbers changes what every seed says: a release note, not a refactoring.
+KEYS = [(1234, 0, 0), (-1, 3, 100)]
+KNOWN_BITS = [
+    [1995099951, 226206212, 1964111496, 289905001, -373020297],
+    [-37633783, -1043657144, -1615901715, 906444483, 620686066],
+]
+
+
+def test_a_seed_means_the_same_for_ever() -> None:
+    seed, row, position = (torch.tensor(each) for each in zip(*KEYS, strict=True))
+    assert GumbelNoise(seed, row, 5).bits(position).tolist() == KNOWN_BITS
+
+
+@pytest.mark.gpu
+def test_the_same_bits_on_a_gpu() -> None:
+    key = torch.arange(-8, 8)
+    here = GumbelNoise(key, key, 50_000)
+    there = GumbelNoise(key.cuda(), key.cuda(), 50_000)
+    assert torch.equal(there.bits(key.cuda()).cpu(), here.bits(key))
+    torch.testing.assert_close(there(key.cuda()).cpu(), here(key), rtol=1e-6, atol=1e-6)
+
+
 def test_noise_of_a_few_tokens_is_that_of_all() -> None:
     position = torch.arange(4)
     noise = GumbelNoise(position, position, 5000)

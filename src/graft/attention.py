@@ -117,8 +117,8 @@ def tree_attention(
         [B, N, Hq, D] and no weights.
     """
     if graft_step is None or s_aux is not None:
-        what = "attention sinks" if s_aux is not None else "an attention call without its step"
-        raise NotImplementedError(f"{type(module).__name__} needs {what}")
+        fault = "has attention sinks" if s_aux is not None else "does not pass on its keywords"
+        raise NotImplementedError(f"{type(module).__name__} {fault}")
     batch, heads, width, dim = query.shape
     groups = heads // key.shape[1]
     rows = query.reshape(batch, key.shape[1], groups * width, dim)

@@ -17,7 +17,7 @@ from graft.request import Drawn, Logprob, Request
 from graft.sampling import Sampler, token_logprobs
 from graft.sampling_params import SampleRequest
 from graft.tree import Source, TokenTree
-from graft.verify import Walk, walk
+from graft.verify import Ends, Walk, walk
 
 
 class RowOutcome(NamedTuple):
@@ -42,6 +42,7 @@ class Chooser:
             SampleRequest(r.params, r.seed, r.row, len(r.prompt), tuple(r.stop_ids))
             for r in requests
         ]
+        self._requests = tuple(requests)
         self._token_count = token_count
         self._sampler = Sampler(rows, vocab_size, token_count, device)
         widest = max((len(r.stop_ids) for r in requests), default=0)
@@ -49,13 +50,15 @@ class Chooser:
         self._stops = torch.tensor(stops, dtype=torch.int64, device=device)
         last = [len(r.prompt) + r.limit - 1 for r in requests]
         self._last = torch.tensor(last, device=device)  # position of the last token allowed
+        banning = any(r.params.no_repeat_ngram_size for r in requests)
+        self._must_end = self._sampler.host_bound or banning
         asked = [r.params.logprobs for r in requests]
         self._logprobs = max((n for n in asked if n is not None), default=None)
 
     def walk(self, tree: TokenTree, logits: Tensor, history: Tensor, length: Tensor) -> Walk:
         """Draw along every tree. A user's own processors see each output position once, and none
-        behind a request's end."""
-        ends = self._ends if self._sampler.host_bound else None
+        behind a request's end; nor does an n-gram ban, which may leave no token there."""
+        ends = self._end_rule() if self._must_end else None
         return walk(tree, logits, history, length, self._sampler.choose, ends)
 
     def read(
@@ -76,10 +79,10 @@ class Chooser:
             written.expand_as(path.accepted),
         ]
         packed = torch.cat([path.tokens, path.nodes, source, torch.stack(numbers, 1)], dim=1)
-        logprobs = self._read_logprobs(path, logits)
         host = packed.tolist()
         # The last draw of a row is its bonus; only there can the settings have left no token.
         self._sampler.check([row[row[3 * levels]] for row in host])
+        logprobs = self._read_logprobs(path, logits)
         out = []
         for row, known in zip(host, logprobs, strict=True):
             tokens, nodes, sources = (row[i * levels : (i + 1) * levels] for i in range(3))
@@ -99,6 +102,18 @@ class Chooser:
                 )
             )
         return out
+
+    def _end_rule(self) -> Ends:
+        looks = [request.look_ahead() for request in self._requests]
+        if not any(looks):
+            return self._ends
+
+        def ends(token: Tensor, position: Tensor) -> Tensor:
+            drawn = zip(looks, token.tolist(), strict=True)
+            met = [look is not None and look(each) for look, each in drawn]
+            return self._ends(token, position) | torch.tensor(met, device=token.device)
+
+        return ends
 
     def _ends(self, token: Tensor, position: Tensor) -> Tensor:
         return (token.unsqueeze(1) == self._stops).any(1) | (position >= self._last)

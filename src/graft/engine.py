@@ -47,7 +47,7 @@ class Engine:
         token_count: ids the tokenizer knows; padding of the logits beyond them is never chosen.
         eos_token_ids: ids that end an answer.
         settings: defaults, which single calls may change.
-        template: what to retrieve; the shipped one if None.
+        template: what to retrieve; if None, what the matrix holds of the shipped one.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Engine:
         self.token_count = token_count
         self.eos_token_ids = tuple(eos_token_ids)
         self.settings = settings or EngineSettings()
-        self.template = template or default_template()
+        self.template = template or default_template().within(self.settings.k)
         self.matrix = AdjacencyMatrix(token_count, self.settings.k, target.device)
         self._alarm = CollapseAlarm()
         self._cached: list[int] = []  # tokens behind the rows of slot 0, for a next turn

@@ -77,7 +77,9 @@ def probe(target: TransformersTarget) -> list[LayerShape]:
             raise NotImplementedError(f"{name} does not write to the cache it is given")
         target._cache = KVCache(layers, 1, 4)
         logits = target.forward(tokens, depths, step, 4)[0]
-    except (NotImplementedError, AttributeError, TypeError, KeyError) as error:
+    except torch.OutOfMemoryError:
+        raise  # says nothing of the model
+    except (RuntimeError, AttributeError, TypeError, LookupError, AssertionError) as error:
         raise ValueError(
             f"{name} cannot verify token trees: {error}. Supported are decoder-only models whose "
             "attention goes through Transformers' attention interface (Llama, Qwen, Mistral, "

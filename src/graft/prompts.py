@@ -14,6 +14,8 @@ from transformers import PreTrainedTokenizerBase
 Message = Mapping[str, Any]
 Prompt = str | Sequence[Message] | Sequence[int]
 
+_NOTHING = "the prompt is empty: there is nothing to answer or to continue"
+
 
 def as_prompts(prompts: Prompt | Sequence[Prompt]) -> tuple[list[Prompt], bool]:
     """The prompts of a call as a list, and whether it was a single one.
@@ -52,32 +54,38 @@ def encode(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, *, raw: bool) -> 
     if isinstance(prompt, str):
         _check_text(prompt)
         if raw or not tokenizer.chat_template:
-            ids: list[int] = tokenizer(prompt)["input_ids"]
-            if not ids:
-                raise ValueError("the prompt is empty: there is nothing to continue")
-            return ids
+            return _tokens(prompt, tokenizer)
         prompt = [{"role": "user", "content": prompt}]
     if not tokenizer.chat_template:
         raise ValueError(
             "this model has no chat template, so it cannot take chat messages; give it a text"
         )
     try:
-        text = tokenizer.apply_chat_template(
-            [dict(message) for message in prompt],  # type: ignore[arg-type]
-            tokenize=False,
-            add_generation_prompt=True,
+        text = str(
+            tokenizer.apply_chat_template(
+                [dict(message) for message in prompt],  # type: ignore[arg-type]
+                tokenize=False,
+                add_generation_prompt=True,
+            )
         )
     except Exception as error:  # templates are programs and raise what they like
         raise ValueError(
             f"the model's chat template does not take these messages: {error}"
         ) from error
-    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    return list(ids)
+    _check_text(text)
+    return _tokens(text, tokenizer, add_special_tokens=False)
+
+
+def _tokens(text: str, tokenizer: PreTrainedTokenizerBase, **options: bool) -> list[int]:
+    ids: list[int] = tokenizer(text, **options)["input_ids"]
+    if not ids:
+        raise ValueError(_NOTHING)
+    return ids
 
 
 def _check_text(text: str) -> None:
     if not text.strip():
-        raise ValueError("the prompt is empty: there is nothing to answer or to continue")
+        raise ValueError(_NOTHING)
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

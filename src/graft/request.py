@@ -9,7 +9,7 @@ This module knows no model and no device: ids and text alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -133,6 +133,20 @@ class Request:
             self._first = self._last
         return out
 
+    def look_ahead(self) -> Callable[[int], bool] | None:
+        """A function that is told the tokens that would follow, one by one, and says whether a
+        stop string ends the request there. None without stop strings. Changes nothing here."""
+        if not self.params.stop:
+            return None
+        detokenizer, stop_text = self._detokenizer.copy(), self._stop_text.copy()
+
+        def ends(token: int) -> bool:
+            if token >= 0:
+                stop_text.push(detokenizer.push(token))
+            return stop_text.found is not None
+
+        return ends
+
     def result(self) -> Result:
         """What came out, once finished."""
         assert self.finish_reason is not None
@@ -159,16 +173,17 @@ class Request:
     def _take_one(self, drawn: Drawn) -> StreamToken:
         self.drawn.append(drawn)
         ended = drawn.token in self.stop_ids
+        full = len(self.forced) + len(self.drawn) >= self.limit
         text = "" if ended else self._stop_text.push(self._detokenizer.push(drawn.token))
-        if ended:
-            self.finish_reason, self.stop_reason = "stop", drawn.token
-        elif self._stop_text.found is not None:
-            self.finish_reason, self.stop_reason = "stop", self._stop_text.found
-        elif len(self.forced) + len(self.drawn) >= self.limit:
-            self.finish_reason = "length"
-        if self.finished and self._stop_text.found is None:
+        if (ended or full) and self._stop_text.found is None:
             text += self._stop_text.push(self._detokenizer.flush())
             text += self._stop_text.flush()
+        if self._stop_text.found is not None:
+            self.finish_reason, self.stop_reason = "stop", self._stop_text.found
+        elif ended:
+            self.finish_reason, self.stop_reason = "stop", drawn.token
+        elif full:
+            self.finish_reason = "length"
         self.text.append(text)
         return StreamToken(
             self.index, drawn.token, text, drawn.source, drawn.logprob, self.finish_reason

@@ -102,7 +102,8 @@ class Sampler:
                 is called.
 
         Returns:
-            [B] int64, ``NO_TOKEN`` where the settings of a living row leave none.
+            [B] int64, ``NO_TOKEN`` where a living row has none left, or logits that are nan (a
+            batch of greedy rows without any processor takes their plain argmax, unlooked at).
         """
         if self._only_argmax:
             return first_argmax(logits[:, : self._token_count])

@@ -71,6 +71,10 @@ class Template:
         """The `size` most valuable paths (all, if there are fewer)."""
         return Template(self.paths[:size])
 
+    def within(self, ranks: int) -> Template:
+        """The paths that read only the first `ranks` columns of a matrix."""
+        return Template(tuple(path for path in self.paths if max(path) < ranks))
+
     @cached_property
     def _nodes(self) -> list[tuple[int, int, int]]:
         """(depth, parent node, rank) of nodes 1, 2, ..."""

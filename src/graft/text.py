@@ -25,9 +25,8 @@ class Detokenizer:
 
     def __init__(self, decode: Decode) -> None:
         self._decode = decode
-        self._ids: list[int] = []
-        self._before = 0  # ids[_before:_done] are the neighbours, already given out
-        self._done = 0
+        self._ids: list[int] = []  # a few neighbours, already given out, then what is held back
+        self._given = 0  # neighbours among them
 
     def push(self, token: int) -> str:
         """The text that this id completes; empty while a character is unfinished."""
@@ -42,13 +41,21 @@ class Detokenizer:
         known, text = self._window()
         return self._give(known, text)
 
+    def copy(self) -> Detokenizer:
+        """Another one in the same state."""
+        twin = Detokenizer(self._decode)
+        twin._ids, twin._given = list(self._ids), self._given
+        return twin
+
     def _window(self) -> tuple[str, str]:
-        known = self._decode(self._ids[self._before : self._done])
-        return known, self._decode(self._ids[self._before :])
+        return self._decode(self._ids[: self._given]), self._decode(self._ids)
 
     def _give(self, known: str, text: str) -> str:
-        self._before, self._done = self._done, len(self._ids)
-        return text[len(known) :]
+        piece = text[len(known) :]
+        if piece:  # ids without text, such as special ones, are no neighbours
+            del self._ids[: self._given]
+        self._given = len(self._ids)
+        return piece
 
 
 class StopText:
@@ -64,16 +71,25 @@ class StopText:
         self.found: str | None = None  # the stop string that was met
 
     def push(self, piece: str) -> str:
-        """Text that is safe to show. Once a stop string is met: the text before it."""
+        """Text that is safe to show. Once a stop string is met: the text before it.
+
+        Of several, the one that is complete first counts, as if the text came by characters.
+        """
         text = self._held + piece
         hits = [(text.find(stop), stop) for stop in self._stops if stop in text]
         if hits:
-            place, self.found = min(hits)
+            place, self.found = min(hits, key=lambda hit: (hit[0] + len(hit[1]), hit[0]))
             self._held = ""
             return text[:place]
         keep = max((_overlap(text, stop) for stop in self._stops), default=0)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
+
+    def copy(self) -> StopText:
+        """Another one in the same state."""
+        twin = StopText(self._stops)
+        twin._held, twin.found = self._held, self.found
+        return twin
 
     def flush(self) -> str:
         """Held text, once it is clear that nothing follows."""

@@ -8,11 +8,10 @@ behind, where a token has several) is what the target will say, and long paths a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from graft.engine import Engine
 from graft.exactness import Comparison
@@ -31,7 +30,7 @@ PROMPTS = [
 Settings = SamplingParams | Callable[[], SamplingParams]
 
 
-@lru_cache(maxsize=None)
+@cache
 def family_target(family: str) -> TransformersTarget:
     return TransformersTarget(tiny_model(family), max_context=4096)
 
@@ -101,9 +100,3 @@ def assert_accepting(found: Comparison) -> None:
     """The comparison was one of trees: equality without accepted nodes says little."""
     assert found.tau is not None
     assert found.tau > 1.5, f"tau {found.tau:.2f}: hardly any node was accepted"
-
-
-def chain_of(nodes: Sequence[tuple[int, int]], root: int) -> tuple[Tensor, Tensor]:
-    """Tokens and parents int64 [1, N] of a tree given as (parent, token) of nodes 1, 2, ..."""
-    tokens = torch.tensor([[root, *(token for _, token in nodes)]])
-    return tokens, torch.tensor([[0, *(parent for parent, _ in nodes)]])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -66,7 +67,7 @@ def chat_command(
             "continue a text with: graft generate --raw"
         )
     at_terminal = sys.stdin is not None and sys.stdin.isatty()
-    chat = Chat(engine, params, system, show_stats=not quiet and sys.stdout.isatty())
+    chat = Chat(engine, params, system, at_terminal=at_terminal, quiet=quiet)
     if at_terminal and not quiet:
         note(f"{engine.name} is ready. /help lists the commands, Ctrl-D ends.")
     for line in _typed_lines() if at_terminal else _piped_lines():
@@ -78,24 +79,34 @@ def chat_command(
             if not at_terminal:
                 raise
             note(f"error: {error}")
+        if at_terminal:
+            note("")
 
 
 class Chat:
     """A conversation.
 
     Args:
-        show_stats: a legend and the numbers of each answer below it.
+        at_terminal: a person types, who can stop an answer by Ctrl-C.
+        quiet: no legend below the answers and no warnings.
     """
 
     def __init__(
-        self, engine: Engine, params: SamplingParams, system: str | None, *, show_stats: bool
+        self,
+        engine: Engine,
+        params: SamplingParams,
+        system: str | None,
+        *,
+        at_terminal: bool,
+        quiet: bool,
     ) -> None:
         self._engine = engine
         self._params = params
         self._start = [{"role": "system", "content": system}] if system else []
         self._messages = list(self._start)
         self._results: list[Result] = []
-        self._show_stats = show_stats
+        self._at_terminal = at_terminal
+        self._quiet = quiet
         self._screen = Screen(sys.stdout)
 
     def take(self, line: str) -> None:
@@ -129,15 +140,15 @@ class Chat:
             raise ValueError(f"this turn cannot be answered: {error}{more}") from error
         said: list[str] = []
         stopped = False
-        with held_warnings(), stream:
+        with held_warnings(quiet=self._quiet), self._screen.answer(), stream:
             try:
                 for token in stream:
                     said.append(token.text)
                     self._screen.write(token.text, token.source.name.lower())
             except KeyboardInterrupt:
+                if not self._at_terminal:
+                    raise
                 stopped = True
-            finally:
-                self._screen.end()
         if said:
             self._messages += [turn, {"role": "assistant", "content": "".join(said)}]
         if stopped:
@@ -147,7 +158,7 @@ class Chat:
 
     def _finish(self, result: Result) -> None:
         self._results.append(result)
-        if self._show_stats:
+        if self._screen.terminal and not self._quiet:
             grown = self._engine.settings.policy != "plain"
             legend(Screen(sys.stderr), result.sources, grown=grown)
         if result.finish_reason == "length":
@@ -180,7 +191,8 @@ class Chat:
 
 def _typed_lines() -> Iterator[str]:
     """Lines from a person, until Ctrl-D."""
-    import readline  # noqa: F401  gives input() its editing and its history
+    with suppress(ImportError):  # not everywhere; it gives input() its editing and its history
+        import readline  # noqa: F401
 
     while True:
         try:
@@ -195,6 +207,8 @@ def _typed_lines() -> Iterator[str]:
         except KeyboardInterrupt:
             note("")
             note("(Ctrl-D or /quit ends)")
+        except UnicodeDecodeError as error:
+            note(f"error: the line is not {error.encoding} text: set the terminal to UTF-8")
 
 
 def _piped_lines() -> Iterator[str]:

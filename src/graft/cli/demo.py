@@ -86,16 +86,12 @@ def _show(engine: Engine, prompt: str, params: SamplingParams, screen: Screen) -
     screen.line()
     # A file is not wrapped: its lines are the answer's own.
     page = Wrapped(screen) if screen.terminal else screen
-    with engine.stream(prompt, params) as stream:
-        try:
-            for token in stream:
-                page.write(token.text, token.source.name.lower())
-            if isinstance(page, Wrapped):
-                page.flush()
-        finally:
-            screen.end()
+    with screen.answer(), engine.stream(prompt, params) as stream:
+        for token in stream:
+            page.write(token.text, token.source.name.lower())
+        if isinstance(page, Wrapped):
+            page.flush()
     (result,) = stream.results
-    screen.line()
     legend(screen, result.sources, grown=True)
     return result
 

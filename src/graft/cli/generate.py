@@ -77,12 +77,10 @@ def generate_command(
 
 def _stream(engine: Engine, prompt: str, params: SamplingParams, *, raw: bool, quiet: bool) -> None:
     screen = Screen(sys.stdout)
-    with held_warnings(quiet=quiet), engine.stream(prompt, params, raw=raw) as stream:
-        try:
-            for token in stream:
-                screen.write(token.text, token.source.name.lower())
-        finally:
-            screen.end()
+    stream = engine.stream(prompt, params, raw=raw)
+    with held_warnings(quiet=quiet), screen.answer(), stream:
+        for token in stream:
+            screen.write(token.text, token.source.name.lower())
     if quiet:
         return
     (result,) = stream.results

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from graft.cli.notes import progress_notes
+from graft.cli.notes import held_warnings, progress_notes
 
 if TYPE_CHECKING:
     from graft.engine import Engine
@@ -66,7 +66,7 @@ def load_engine(values: Mapping[str, Any], *, quiet: bool = False) -> Engine:
     model = values["model"]
     if not model:
         raise ValueError("--model is empty: give an alias (see: graft models), a folder or a file")
-    with progress_notes(f"loading {model}", quiet=quiet) as progress:
+    with held_warnings(quiet=quiet), progress_notes(f"loading {model}", quiet=quiet) as progress:
         from graft.load import load
 
         chosen = {name: _plain(values[name]) for name in _LOADING + _ENGINE if name in values}

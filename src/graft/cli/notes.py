@@ -19,7 +19,7 @@ __all__ = ["held_warnings", "note", "progress_notes"]
 def note(text: str) -> None:
     """Write one line to stderr."""
     with suppress(OSError):
-        sys.stderr.write(visible(" ".join(text.split())) + "\n")
+        sys.stderr.write(visible(" ".join(text.splitlines())) + "\n")
         sys.stderr.flush()
 
 
@@ -35,7 +35,7 @@ def progress_notes(first: str, *, quiet: bool) -> Iterator[Callable[[str], None]
         from rich.console import Console
         from rich.text import Text
 
-        with Console(stderr=True).status(Text(first)) as status:
+        with Console(stderr=True).status(Text(first), refresh_per_second=4) as status:
             yield lambda text: status.update(Text(visible(text)))
 
 

@@ -9,6 +9,10 @@ This module knows neither engines nor settings; sources are known by name.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import groupby
+from operator import itemgetter
 from typing import Final, TextIO
 
 __all__ = ["STYLES", "PipeClosed", "Screen", "Wrapped", "visible"]
@@ -78,8 +82,16 @@ class Screen:
         self.write(text, source)
         self.write("\n")
 
-    def end(self) -> None:
-        """End the answer: always by a newline of our own, but on a terminal that needs none."""
+    @contextmanager
+    def answer(self) -> Iterator[None]:
+        """While an answer is written. It ends by a newline of our own, unless it is on a terminal
+        and needs none; one that breaks off, only if there is something on the line."""
+        try:
+            yield
+        except BaseException:
+            if not self._at_line_start:
+                self.write("\n")
+            raise
         if not (self.terminal and self._at_line_start):
             self.write("\n")
 
@@ -111,7 +123,7 @@ class Wrapped:
 
     def write(self, text: str, source: str = "target") -> None:
         """Show a piece of text, but for a last word that may still grow."""
-        for character in text.expandtabs(4):
+        for character in text.replace("\t", "    "):
             if character == "\n":
                 self.flush()
                 self._screen.write("\n")
@@ -131,7 +143,7 @@ class Wrapped:
         if self._column and self._column + len(self._gap) + length > self._screen.width:
             self._screen.write("\n")
             self._column, self._gap = 0, []
-        for character, source in (*self._gap, *self._word):
-            self._screen.write(character, source)
+        for source, run in groupby((*self._gap, *self._word), itemgetter(1)):
+            self._screen.write("".join(character for character, _ in run), source)
         self._column = (self._column + len(self._gap) + length) % self._screen.width
         self._gap, self._word = [], []

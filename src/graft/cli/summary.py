@@ -26,6 +26,7 @@ def legend(screen: Screen, sources: Sequence[Any], *, grown: bool) -> None:
     """
     if not screen.coloured:
         return
+    screen.line()
     counts = Counter(source.name.lower() for source in sources)
     shown = [s for s in STYLES if counts[s] or (grown and s == "retrieved")]
     for i, source in enumerate(shown):
