@@ -1,6 +1,7 @@
 """Trees and templates for tests: written out by hand, or drawn at random.
 
-Invariant: what is made here keeps the invariants of `TokenTree` and `Template`. It knows no models and no matrix.
+Invariant: what is made here keeps the invariants of `TokenTree` and `Template`.
+It knows no models and no matrix.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ Nodes = Sequence[tuple[int, int]]
 FIVE: Nodes = [(0, 6), (0, 7), (1, 9), (2, 9)]
 
 
-def make_tree(rows: Sequence[Nodes], roots: Sequence[int], max_depth: int | None = None) -> TokenTree:
+def make_tree(
+    rows: Sequence[Nodes], roots: Sequence[int], max_depth: int | None = None
+) -> TokenTree:
     """A batch of trees of retrieved nodes; short rows end in empty slots."""
     width = 1 + max(len(row) for row in rows)
     tokens = torch.zeros(len(rows), width, dtype=torch.int64)

@@ -115,7 +115,7 @@ class Work(TorchDispatchMode):
     """Counts the elements of all tensors that operators make anew, and the operators."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.elements = self.calls = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -114,7 +114,7 @@ def nothing_left(ids: Tensor, scores: Tensor) -> Tensor:
 def test_settings_that_leave_no_token_are_named(logprobs: int | None) -> None:
     tree = make_tree([FIVE], [1])
     asked = request(logits_processors=[nothing_left], logprobs=logprobs)
-    with pytest.raises(ValueError, match="no token can be chosen.*logits_processors"):
+    with pytest.raises(ValueError, match=r"no token can be chosen.*logits_processors"):
         choose([asked], tree, wanting(tree, [[4]]))
 
 
@@ -170,5 +170,5 @@ def test_a_ban_that_leaves_nothing_behind_the_end_is_no_error() -> None:
     (row,), _ = choose([asked], tree, wanting(tree, [[2, 0]]))
     assert [d.token for d in row.block] == [2]
     asked.limit = 2
-    with pytest.raises(ValueError, match="no token can be chosen.*no_repeat_ngram_size"):
+    with pytest.raises(ValueError, match=r"no token can be chosen.*no_repeat_ngram_size"):
         choose([asked], tree, wanting(tree, [[2, 0]]))

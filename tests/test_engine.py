@@ -77,9 +77,7 @@ def test_any_workload_gives_plain_answers_and_adds_up(
 ) -> None:
     choices = EngineSettings(budget=budget, max_batch=max_batch, prompt_learning=learning)
     engine = small(settings=choices)
-    for result, prompt in zip(
-        engine.generate(prompts, max_new_tokens=limit), prompts, strict=True
-    ):
+    for result, prompt in zip(engine.generate(prompts, max_new_tokens=limit), prompts, strict=True):
         assert result.token_ids == greedy(engine, prompt, limit)
         assert result.finish_reason == "length"
         check_arithmetic(result, budget)
@@ -144,7 +142,11 @@ def test_an_engine_does_one_thing_at_a_time() -> None:
     engine = small()
     first, second = engine.stream([3], max_new_tokens=9), engine.stream([4], max_new_tokens=9)
     next(first)
-    for attempt in (lambda: next(second), lambda: engine.generate([5]), lambda: engine.logits_of([1])):
+    for attempt in (
+        lambda: next(second),
+        lambda: engine.generate([5]),
+        lambda: engine.logits_of([1]),
+    ):
         with pytest.raises(RuntimeError, match="in the middle of another generation"):
             attempt()
     assert [t.token_id for t in first] == greedy(engine, [3], 9)[1:]
@@ -213,7 +215,11 @@ def test_padding_of_the_logits_is_never_said() -> None:
 def test_one_token_in_one_token_out() -> None:
     result = small().generate([0], max_new_tokens=1)
     assert len(result.token_ids) == 1
-    assert (result.stats.rounds, result.stats.tau, result.stats.tokens_per_second) == (0, None, None)
+    assert (result.stats.rounds, result.stats.tau, result.stats.tokens_per_second) == (
+        0,
+        None,
+        None,
+    )
     check_arithmetic(result, 4)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -30,7 +32,7 @@ def write(table: AdjacencyMatrix, tokens: list[int], priority: list[int]) -> int
 def naive_learn(rows: list[list[int]], text: list[int], k: int) -> list[list[int]]:
     """Each succession in the order of the text: the successor moves to the front of its row."""
     rows = [list(row) for row in rows]
-    for token, successor in zip(text, text[1:], strict=False):
+    for token, successor in pairwise(text):
         held = [t for t in rows[token] if t not in (EMPTY, successor)]
         rows[token] = ([successor, *held] + [EMPTY] * k)[:k]
     return rows

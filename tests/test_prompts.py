@@ -30,7 +30,7 @@ def test_a_list_of_prompts_is_not(prompts: list[Any]) -> None:
 
 @pytest.mark.parametrize("nothing", [[], (), None, 7, {"role": "user"}, b"bytes"])
 def test_no_prompt_is_refused(nothing: Any) -> None:
-    with pytest.raises(ValueError, match="prompt.*a text"):
+    with pytest.raises(ValueError, match=r"prompt.*a text"):
         as_prompts(nothing)
 
 
@@ -44,7 +44,7 @@ def test_a_thing_that_is_no_prompt_is_named(prompts: list[Any], name: str) -> No
 
 
 def test_messages_need_a_role() -> None:
-    with pytest.raises(ValueError, match="dict .* is no prompt"):
+    with pytest.raises(ValueError, match=r"dict .* is no prompt"):
         as_prompts([{"content": "hi"}])
 
 
@@ -104,7 +104,7 @@ def test_messages_without_a_template_are_refused() -> None:
 
 def test_a_template_that_raises_is_reported() -> None:
     chat = byte_tokenizer("{{ raise_exception('roles must alternate') }}")
-    with pytest.raises(ValueError, match="chat template does not take .*roles must alternate"):
+    with pytest.raises(ValueError, match=r"chat template does not take .*roles must alternate"):
         encode(HELLO, chat, raw=False)
 
 

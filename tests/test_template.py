@@ -48,7 +48,7 @@ def test_nodes_are_numbered_behind_the_root() -> None:
 @given(templates())
 def test_levels_hold_every_node_once_with_its_parent_and_rank(template: Template) -> None:
     parents, depths = template.parents(CPU), template.depths(CPU)
-    seen = {0: ()}
+    seen: dict[int, RankPath] = {0: ()}
     for depth, level in enumerate(template.levels(CPU), 1):
         for node, parent, rank in zip(*(t.tolist() for t in level), strict=True):
             assert depths[node] == depth

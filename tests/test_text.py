@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -153,7 +154,7 @@ few = st.text("ab", max_size=10)
 def test_cutting_changes_nothing(text: str, stops: list[str], data: st.DataObject) -> None:
     places = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=4)))
     edges = [0, *places, len(text)]
-    each = [text[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    each = [text[a:b] for a, b in pairwise(edges)]
     assert run_stop(stops, each) == run_stop(stops, list(text))
 
 

@@ -93,7 +93,9 @@ def test_rows_of_a_batch_end_where_they_end() -> None:
     assert taken.accepted.tolist() == [0, 1, 2]
     assert written == [[8], [6, 2], [7, 9, 3]]
     assert taken.nodes.tolist() == [[0, 0, 0], [0, 1, 1], [0, 2, 4]]
-    assert [row[: a + 1] for row, a in zip(taken.tokens.tolist(), [0, 1, 2], strict=True)] == written
+    assert [
+        row[: a + 1] for row, a in zip(taken.tokens.tolist(), [0, 1, 2], strict=True)
+    ] == written
 
 
 def test_a_tree_of_the_root_alone_is_plain_decoding() -> None:

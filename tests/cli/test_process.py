@@ -72,5 +72,6 @@ def test_ctrl_c_keeps_what_is_there() -> None:
     process = start_endless()
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=30)
+    out, errors = process.communicate(timeout=30)
     assert (process.returncode, errors) == (130, b"")
     assert (b"word " + out).endswith(b"word \n")

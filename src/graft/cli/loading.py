@@ -67,7 +67,7 @@ def load_engine(values: Mapping[str, Any], *, quiet: bool = False) -> Engine:
     if not model:
         raise ValueError("--model is empty: give an alias (see: graft models), a folder or a file")
     with held_warnings(quiet=quiet), progress_notes(f"loading {model}", quiet=quiet) as progress:
-        from graft.load import load
+        from graft.loader import load
 
         chosen = {name: _plain(values[name]) for name in _LOADING + _ENGINE if name in values}
         return load(model, progress=progress, **chosen)

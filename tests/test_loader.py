@@ -63,7 +63,7 @@ def test_a_wrong_setting_is_refused_before_the_model_is_read() -> None:
 
 
 def test_a_model_that_cannot_verify_trees_is_refused_by_name() -> None:
-    with pytest.raises(ModelError, match="LlamaForCausalLM is refused: .*under tree attention"):
+    with pytest.raises(ModelError, match=r"LlamaForCausalLM is refused: .*under tree attention"):
         graft.load(with_own_attention(), tokenizer=byte_tokenizer())
 
 
