@@ -206,23 +206,12 @@ def fake_engine(
         target = FakeTarget(vocab_size, **law)
     if eos_token_ids is None:
         eos_token_ids = (EOS_ID,) if target.token_count > EOS_ID else ()
-    settings = settings or EngineSettings(k=min(8, target.token_count))
-    if template is None:
-        template = _narrow_template(settings.k)
     return Engine(
         target,
         tokenizer or byte_tokenizer(),
         name="fake",
         token_count=target.token_count,
         eos_token_ids=eos_token_ids,
-        settings=settings,
+        settings=settings or EngineSettings(k=min(8, target.token_count)),
         template=template,
     )
-
-
-def _narrow_template(ranks: int) -> Template:
-    """The shipped template without the ranks that a narrow matrix does not hold."""
-    from graft.template import default_template
-
-    shipped = default_template().paths
-    return Template(tuple(path for path in shipped if max(path) < ranks))

@@ -114,7 +114,9 @@ def test_rows_that_are_over_do_not_crash_or_call() -> None:
     length[1:] = -(10**9)
     chosen = mixed.choose(logits, history, length, alive)
     assert chosen[0] == expected
-    assert ((chosen >= 0) & (chosen < VOCAB)).all()
+    few = Sampler([request(temperature=1.0, top_k=3)] * len(rows), VOCAB, 300, "cpu")
+    for tokens, count in ((chosen, VOCAB), (few.choose(logits, history, length, alive), 300)):
+        assert ((tokens >= 0) & (tokens < count)).all()
 
 
 # --- the batch --------------------------------------------------------------------------------

@@ -42,14 +42,16 @@ class Precision(NamedTuple):
 
 
 PRECISIONS: Final = {
-    # Rounding of 1e-13 in a logit of 10, a few hundred times over.
+    # Rounding of 1e-13 in a logit of 30, a few hundred times over.
     torch.float64: Precision(1e-9, 5000),
-    # A logit moved by 5e-5 between forwards of 1 and of 16 rows, at 600 tokens of a small model.
+    # Each margin is twice what was measured between forwards of 1 and of 9 to 16 rows: by how much
+    # the gap between two of a position's ten best tokens moved. Here 5e-5, in small models.
     torch.float32: Precision(1e-4, 5000),
-    # 11 bits of mantissa: a logit of 16 has steps of 1/64, and each layer adds to the difference.
-    torch.float16: Precision(0.1, 100),
-    # 8 bits of mantissa: steps of 1/8 there, and each layer adds to it.
-    torch.bfloat16: Precision(0.75, 20),
+    # 0.04 in the default model: logits around 30 have steps of 1/64 in fp16. One choice in a
+    # hundred or so is decided by less.
+    torch.float16: Precision(0.1, 50),
+    # 0.25 there: three bits of mantissa less, so larger steps and a larger share of near-ties.
+    torch.bfloat16: Precision(0.5, 10),
 }
 
 # One set of settings for all answers, or a function that makes them anew for each decoding, which
@@ -66,6 +68,7 @@ class Difference:
     plain: int | None  # token id; None where this answer had ended
     other: int | None
     margin: float  # by how much plain decoding preferred its own, in units of logit / T
+    limit: float  # up to which margin rounding explains it
     router_margin: float  # nearest choice of a router so far, in its logits; inf if there is none
     excuse: Literal["near-tie", "router"] | None
 
@@ -235,15 +238,16 @@ class _Pair:
         """What plain decoding's own margin says about a difference."""
         margin = router = float("inf")
         ours, theirs = (ids[at] if at < len(ids) else None for ids in (plain, other))
+        rounding, temperature = precision_of(self._engine).margin, self._fresh().temperature
+        limit = rounding / temperature if temperature else rounding
         excuse: Literal["near-tie", "router"] | None = None
         if ours is not None and theirs is not None:  # no rounding ends an answer
             margin, router = self._margins(prompt, row, plain[:at])
-            limit, temperature = precision_of(self._engine).margin, self._fresh().temperature
-            if margin <= (limit / temperature if temperature else limit):
+            if margin <= limit:
                 excuse = "near-tie"
-            elif router <= limit:
+            elif router <= rounding:
                 excuse = "router"
-        return Difference(index, at, ours, theirs, margin, router, excuse)
+        return Difference(index, at, ours, theirs, margin, limit, router, excuse)
 
     def _margins(self, prompt: list[int], row: int, answer: list[int]) -> tuple[float, float]:
         """Margin of the choice after `answer`, and the least one of a router on the way there.

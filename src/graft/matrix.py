@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from graft.topk import topk_ids
+from graft.ranking import best_scores
 
 EMPTY = -1
 
@@ -48,7 +48,9 @@ class AdjacencyMatrix:
 
     def best(self, logits: Tensor) -> Tensor:
         """The successors that logits [..., V'] name, best first: int64 [..., k]."""
-        return topk_ids(logits[..., : self.token_count], self.k)
+        rows = logits[..., : self.token_count].flatten(0, -2)
+        best: Tensor = best_scores(rows, self.k)[1]
+        return best.view(*logits.shape[:-1], self.k)
 
     def write(self, tokens: Tensor, successors: Tensor, priority: Tensor) -> Tensor:
         """Set whole rows.

@@ -149,7 +149,7 @@ class Sampler:
         if cut is not None:
             noised.masked_fill_(scores < cut, _NEVER)
         best = noised.amax(dim=1, keepdim=True)
-        token = tokens.where(noised == best, self._vocab_size - 1).amin(dim=1)
+        token = tokens.where(noised == best, self._token_count - 1).amin(dim=1)
         return token.where((best.squeeze(1) > _NEVER) | ~alive, NO_TOKEN)
 
     @staticmethod
@@ -165,13 +165,15 @@ class Sampler:
         It sorts, so it is not for the hot path. It runs the users' own processors again.
         """
         scores = self._warped(logits, history, length, alive)
-        if self._warpers.idle:
-            gap = least_gap(scores, first_argmax(scores)[:, None], None)
+        cut = None if self._warpers.idle else self._warpers.keep(scores, alive).cut
+        noised = scores if self._warpers.idle else self._noised(scores, length)
+        left = noised if cut is None else noised.masked_fill(scores < cut, _NEVER)
+        winner = first_argmax(left)[:, None]
+        if cut is None:
+            gap = least_gap(noised, winner, None)
         else:
-            drawn = self._drawn(scores, self._warpers.keep(scores, alive).cut, length)
-            winner = first_argmax(drawn)[:, None]
             need, slack = edges(self._warpers, scores, winner)
-            gap = least_gap(self._noised(scores, length), winner, need).minimum(slack.squeeze(1))
+            gap = least_gap(noised, winner, need).minimum(slack.squeeze(1))
         return gap.nan_to_num(nan=0.0, posinf=float("inf"))
 
     def check(self, tokens: Sequence[int]) -> None:

@@ -50,7 +50,7 @@ def test_chat_commands(run: Command, model: str) -> None:
     assert ran.code == 0
     assert "/reset   start" in ran.err
     assert "there is no command /nonsense" in ran.err
-    assert "no answers yet" in ran.err
+    assert "no finished answers yet" in ran.err
     answer = run("generate", "one", "-m", model, "-n", "4").out
     assert ran.out == answer * 2  # the second conversation knows nothing of the first
 

@@ -1,4 +1,4 @@
-"""The command line: `graft generate`, `chat`, `models`, `demo`.
+"""The command line: `graft generate`, `chat`, `demo`, `verify`, `models`.
 
 One file per command; what they share is in `app` (entry point, errors), `options`, `prompt_text`,
 `loading`, `screen` (stdout) and `notes` (stderr). Importing this package imports neither torch

@@ -20,6 +20,7 @@ from graft.cli.generate import generate_command
 from graft.cli.models import models_command
 from graft.cli.notes import note
 from graft.cli.screen import PipeClosed
+from graft.cli.verify import verify_command
 
 __all__ = ["app", "main"]
 
@@ -36,6 +37,7 @@ app = typer.Typer(
 app.command("generate")(generate_command)
 app.command("chat")(chat_command)
 app.command("demo")(demo_command)
+app.command("verify")(verify_command)
 app.command("models")(models_command)
 
 

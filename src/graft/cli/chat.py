@@ -171,7 +171,7 @@ class Chat:
 
     def _stats(self) -> str:
         if not self._results:
-            return "no answers yet"
+            return "no finished answers yet"
         results = self._results
         usages = [r.usage for r in results]
         tokens = sum(u.completion_tokens for u in usages)

@@ -8,7 +8,7 @@ with Graft starts with an empty matrix: what an earlier run taught it would flat
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,26 +25,10 @@ if TYPE_CHECKING:
 
 __all__ = ["demo_command"]
 
-PROMPT = "Write a Python class for a bank account with deposit, withdraw and balance methods."
+PROMPT = "Write a Python class Point with x and y, and methods for adding and subtracting points."
 WARM_UP_TOKENS = 12
 # Each method goes first once: the machine may be slowing down or speeding up.
 ORDER = ("plain", "retrieval", "retrieval", "plain")
-# Logits of a small model that lie no further apart may change places between two shapes of one
-# forward: measured in fp32; else two steps of the dtype at the size of a large logit. [ours]
-NEAR_TIE = {o.Dtype.fp32: 1e-4, o.Dtype.fp16: 0.06, o.Dtype.bf16: 0.5}
-
-
-class Speed(NamedTuple):
-    """Runs of one method."""
-
-    results: list[Result]
-
-    @property
-    def tokens_per_second(self) -> float | None:
-        """Tokens after the first, over the time they took, of all runs together."""
-        tokens = sum(len(r.token_ids) - 1 for r in self.results)
-        seconds = sum(r.stats.decode_seconds for r in self.results)
-        return tokens / seconds if seconds and tokens else None
 
 
 def demo_command(
@@ -68,14 +52,14 @@ def demo_command(
     with held_warnings(quiet=quiet):
         shown = _show(engine, prompt, params, screen)
         graft, plain = _measure(engine, prompt, params, quiet=quiet)
-    _report(screen, shown, graft, plain)
-    expected = plain.results[0].token_ids
-    others = [r.token_ids for r in (shown, *graft.results, *plain.results)]
+    _report(screen, graft, plain)
+    expected = plain[0].token_ids
+    others = [r.token_ids for r in (shown, *graft, *plain)]
     different = [ids for ids in others if ids != expected]
     screen.line(f"same tokens: {'NO' if different else 'yes'}")
     if different:
         place = min(_first_difference(expected, ids) for ids in different)
-        margin = _margin(engine, prompt, params, place, dtype)
+        margin = _margin(engine, prompt, params, place)
         screen.line(f"first difference at token {place}: {margin}")
         raise typer.Exit(1)
 
@@ -98,8 +82,8 @@ def _show(engine: Engine, prompt: str, params: SamplingParams, screen: Screen) -
 
 def _measure(
     engine: Engine, prompt: str, params: SamplingParams, *, quiet: bool
-) -> tuple[Speed, Speed]:
-    """Time both methods: a short warm-up of each, then runs in turn."""
+) -> tuple[list[Result], list[Result]]:
+    """Runs of both methods, timed: a short warm-up of each, then in turn."""
     runs: dict[str, list[Result]] = {policy: [] for policy in ORDER}
     short = min(WARM_UP_TOKENS, params.max_new_tokens)
     with progress_notes("measuring: warm-up", quiet=quiet) as progress:
@@ -109,13 +93,13 @@ def _measure(
             progress(f"measuring: run {count} of {len(ORDER)}, {policy}")
             engine.matrix.clear()
             runs[policy].append(engine.generate(prompt, params, policy=policy))
-    return Speed(runs["retrieval"]), Speed(runs["plain"])
+    return runs["retrieval"], runs["plain"]
 
 
-def _report(screen: Screen, shown: Result, graft: Speed, plain: Speed) -> None:
-    stats = graft.results[0].stats
-    fast, slow = graft.tokens_per_second, plain.tokens_per_second
-    tokens = len(shown.token_ids)
+def _report(screen: Screen, graft: list[Result], plain: list[Result]) -> None:
+    stats = graft[0].stats  # the same for each run, but for the times
+    fast, slow = _tokens_per_second(graft), _tokens_per_second(plain)
+    tokens = len(graft[0].token_ids)
     screen.line()
     screen.line(f"tau          {number(stats.tau)} tokens per round")
     screen.line(f"rounds       {stats.rounds} for {tokens} tokens (plain: {tokens - 1})")
@@ -126,23 +110,28 @@ def _report(screen: Screen, shown: Result, graft: Speed, plain: Speed) -> None:
         screen.line(f"speed ratio  {fast / slow:.2f}{verdict}")
 
 
+def _tokens_per_second(results: list[Result]) -> float | None:
+    """Tokens after the first, over the time they took, of all runs together."""
+    tokens = sum(len(r.token_ids) - 1 for r in results)
+    seconds = sum(r.stats.decode_seconds for r in results)
+    return tokens / seconds if seconds and tokens else None
+
+
 def _first_difference(first: list[int], second: list[int]) -> int:
     pairs = zip(first, second, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
 
 
-def _margin(engine: Engine, prompt: str, params: SamplingParams, place: int, dtype: o.Dtype) -> str:
+def _margin(engine: Engine, prompt: str, params: SamplingParams, place: int) -> str:
     """How far apart the two best tokens of plain decoding are at a position."""
+    from graft.exactness import precision_of
+
     result: Result = engine.generate(
         prompt, policy="plain", max_new_tokens=params.max_new_tokens, logprobs=2
     )
     if result.logprobs is None or place >= len(result.logprobs):
         return "there the plain answer has ended"
-    if dtype is o.Dtype.auto:
-        dtype = o.Dtype.fp32 if engine.target.device.type == "cpu" else o.Dtype.bf16
     best, second = list(result.logprobs[place].top.values())[:2]
-    kind = "a near-tie" if best - second <= NEAR_TIE[dtype] else "no near-tie: please report this"
-    return (
-        f"the two best logits are {best - second:.2g} apart ({kind}; the limit is "
-        f"{NEAR_TIE[dtype]:g})"
-    )
+    limit = precision_of(engine).margin
+    kind = "a near-tie" if best - second <= limit else "no near-tie: please report this"
+    return f"the two best logits are {best - second:.2g} apart ({kind}; the limit is {limit:g})"

