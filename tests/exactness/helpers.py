@@ -30,15 +30,20 @@ PROMPTS = [
 Settings = SamplingParams | Callable[[], SamplingParams]
 
 
-@cache
-def family_target(family: str) -> TransformersTarget:
+def new_target(family: str) -> TransformersTarget:
     return TransformersTarget(tiny_model(family), max_context=4096)
 
 
-def family_engine(family: str, **settings: Any) -> Engine:
+@cache
+def family_target(family: str) -> TransformersTarget:
+    """One for all tests, which leave its weights alone."""
+    return new_target(family)
+
+
+def family_engine(family: str, target: TransformersTarget | None = None, **settings: Any) -> Engine:
     """A fresh engine, with an empty matrix, over the family's tiny model."""
     return Engine(
-        family_target(family),
+        target or family_target(family),
         byte_tokenizer(),
         name=family,
         token_count=VOCAB_SIZE,

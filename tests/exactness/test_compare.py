@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -10,9 +12,9 @@ from graft.engine import Engine
 from graft.exactness import PRECISIONS, Comparison, Difference, PromptComparison, compare
 from graft.routers import watch_routers
 from graft.sampling_params import SamplingParams
-from graft.target import Verification
+from graft.target import TransformersTarget, Verification
 from graft.tree import TokenTree
-from tests.exactness.helpers import PROMPTS, family_engine, family_target, poison
+from tests.exactness.helpers import PROMPTS, family_engine, family_target, new_target, poison
 from tests.fakes import FakeTarget, fake_engine
 
 GREEDY = SamplingParams(max_new_tokens=60)
@@ -134,7 +136,7 @@ def test_progress_comes_prompt_by_prompt() -> None:
 def test_router_gaps_are_those_of_the_router_logits() -> None:
     engine = family_engine("qwen3_moe")
     recorded: list[Tensor] = []
-    routers = [m for m in _model().modules() if type(m).__name__.endswith("TopKRouter")]
+    routers = _routers(family_target("qwen3_moe"))
     hooks = [r.register_forward_hook(lambda _m, _a, o: recorded.append(o[0])) for r in routers]
     try:
         with watch_routers(engine.target) as gaps:
@@ -150,7 +152,8 @@ def test_router_gaps_are_those_of_the_router_logits() -> None:
 
 def test_a_router_at_a_tie_excuses_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     """And one that is not at a tie excuses none: the fault is the same in both."""
-    engine = family_engine("qwen3_moe")
+    target = new_target("qwen3_moe")
+    engine = family_engine("qwen3_moe", target)
     poison(engine, "random")
     verify = engine.target.verify
 
@@ -162,9 +165,8 @@ def test_a_router_at_a_tie_excuses_a_difference(monkeypatch: pytest.MonkeyPatch)
     params = SamplingParams(max_new_tokens=12)
     (mismatch,) = compare(engine, [PROMPTS[1]], params, budget=4).mismatches
     assert mismatch.router_margin > 1e-4
-    for module in _model().modules():
-        if type(module).__name__.endswith("TopKRouter"):
-            monkeypatch.setattr(module, "weight", torch.nn.Parameter(module.weight * 0.0))
+    for router in _routers(target):
+        router.weight.data.zero_()
     found = compare(engine, [PROMPTS[1]], params, budget=4)
     assert found.mismatches == []
     assert {d.excuse for d in found.excuses} == {"router"}
@@ -181,5 +183,5 @@ def test_a_dense_model_has_no_routers() -> None:
     assert gaps.least(last=1) == float("inf")
 
 
-def _model() -> torch.nn.Module:
-    return family_target("qwen3_moe").model
+def _routers(target: TransformersTarget) -> list[Any]:
+    return [m for m in target.model.modules() if type(m).__name__.endswith("TopKRouter")]

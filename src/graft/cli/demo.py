@@ -66,10 +66,9 @@ def demo_command(
 
 def _show(engine: Engine, prompt: str, params: SamplingParams, screen: Screen) -> Result:
     """Answer on the screen, wrapped to its width."""
-    screen.line(f"{engine.name} is asked: {prompt}")
-    screen.line()
     # A file is not wrapped: its lines are the answer's own.
     page = Wrapped(screen) if screen.terminal else screen
+    page.write(f"{engine.name} is asked: {prompt}\n\n")
     with screen.answer(), engine.stream(prompt, params) as stream:
         for token in stream:
             page.write(token.text, token.source.name.lower())
