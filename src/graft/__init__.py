@@ -1,10 +1,10 @@
 """Graft: faster decoding of open-weight language models, with the same tokens.
 
-    import graft
+import graft
 
-    engine = graft.load("smollm2-135m")
-    result = engine.generate("Name three rivers of Europe.", max_new_tokens=80)
-    print(result.text, result.stats.tau)
+engine = graft.load("smollm2-135m")
+result = engine.generate("Name three rivers of Europe.", max_new_tokens=80)
+print(result.text, result.stats.tau)
 """
 
 from __future__ import annotations

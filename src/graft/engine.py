@@ -250,10 +250,11 @@ class Engine:
                 if decoder.running:
                     yield from decoder.round()
                     self._alarm.look(decoder.last_records)
-            if len(requests) == 1:
-                self._cached = requests[0].context[: self.target.length(0)]
         finally:
             self._busy = False
+            # What an early end has committed serves a next turn too.
+            if len(requests) == 1 and requests[0].drawn:
+                self._cached = requests[0].context[: self.target.length(0)]
 
     def _decoder(
         self, requests: list[Request], settings: EngineSettings, *, keep: bool

@@ -10,7 +10,7 @@ This module knows trees, templates and the matrix: no models, no logits but thro
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -20,11 +20,11 @@ from graft.template import Template
 from graft.tree import Source, TokenTree
 from graft.verify import Walk
 
+if TYPE_CHECKING:
+    from graft.settings import PromptLearning
+
 # Takes (tokens [m], logits [m, V]) of a chunk of a prompt.
 Observer = Callable[[Tensor, Tensor], None]
-# What a prompt teaches the matrix: the successions of its own tokens (free), the target's logits
-# at each of them (costs the output layer over the whole prompt), or nothing.
-PromptLearning = Literal["text", "logits", "off"]
 
 
 class Lookups(NamedTuple):

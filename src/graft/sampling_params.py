@@ -17,14 +17,15 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from torch import Tensor
+if TYPE_CHECKING:  # torch takes seconds to import, a mistake in a setting is told at once
+    from torch import Tensor
 
 __all__ = ["LogitsProcessor", "SampleRequest", "SamplingParams"]
 
 # (input_ids [1, n] int64, scores [1, V] float32) -> scores [1, V], as in Transformers.
-LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
+LogitsProcessor = Callable[["Tensor", "Tensor"], "Tensor"]
 
 
 class _Range(NamedTuple):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from graft.grafting import PromptLearning
-
 # plain: one token per forward. retrieval: the whole budget is retrieved from the matrix.
 Policy = Literal["plain", "retrieval"]
+# What a prompt teaches the matrix: the successions of its own tokens (free), the target's best
+# successors of each of them (costs the output layer over the whole prompt), or nothing.
+PromptLearning = Literal["text", "logits", "off"]
 
 MAX_BUDGET = 256
 # Verification costs time per row on a CPU and hardly any on a GPU below about 60 rows.
@@ -23,9 +24,7 @@ class EngineSettings:
         policy: who fills the trees.
         budget: K, nodes per tree without the root; None picks by device (`DEFAULT_BUDGET`).
         k: successors the matrix holds per token.
-        prompt_learning: what a prompt teaches the matrix: "text", the successions of its own
-            tokens; "logits", the target's best successors of each token (the output layer runs
-            over the whole prompt); or "off".
+        prompt_learning: what a prompt teaches the matrix: "text", "logits" or "off".
         max_batch: requests that decode together; more wait for their turn.
 
     Raises:

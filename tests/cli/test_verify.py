@@ -43,6 +43,12 @@ def test_sampling_has_a_law_test(run: Command, model: str) -> None:
     assert "law test" not in run(*start, "-n", "8", "--samples", "0").out
 
 
+def test_a_law_test_of_one_answer_says_so(run: Command, model: str) -> None:
+    ran = run("verify", "-m", model, "-p", "hello", "-t", "0.01", *SHORT)
+    assert ran.code == 0
+    assert "it says nothing: one group" in ran.out.splitlines()[-1]
+
+
 def test_json_holds_everything(run: Command, model: str) -> None:
     arguments = ("-p", "a", "-p", "b", "-t", "1", "--budget", "4", "--json", "-q")
     ran = run("verify", "-m", model, *arguments, *SHORT)
@@ -78,7 +84,7 @@ def test_a_wrong_law_alone_ends_with_1(
     from graft import law
 
     monkeypatch.setattr(law, "chi_square", lambda *_: (99.0, 1e-9))
-    ran = run("verify", "-m", model, "-p", "hello", "-t", "1", *SHORT)
+    ran = run("verify", "-m", model, "-p", "hello", "-t", "1", "--top-k", "2", *SHORT)
     assert ran.code == 1
     assert "same tokens: yes" in ran.out
     assert "law test: p = 1e-09, FAILED" in ran.out

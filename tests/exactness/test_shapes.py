@@ -8,6 +8,7 @@ from graft.engine import Engine
 from graft.exactness import compare
 from graft.sampling_params import SamplingParams
 from graft.settings import EngineSettings
+from graft.target import TransformersTarget
 from tests.exactness.cases import SETTINGS, settings
 from tests.exactness.helpers import (
     PROMPTS,
@@ -20,6 +21,7 @@ from tests.exactness.helpers import (
     teach_answers,
 )
 from tests.fakes import fake_engine
+from tests.tiny_models import tiny_model
 
 SAMPLED = SETTINGS["all cuts"]
 
@@ -76,6 +78,20 @@ def test_a_batch_is_its_single_runs() -> None:
         assert alone.token_ids == result.token_ids
     other = engine.continue_ids(PROMPTS[0], SAMPLED(), row=1, budget=8)
     assert other.token_ids != together[0].token_ids, "rows have noise of their own"
+
+
+@pytest.mark.parametrize(("family", "field"), [("gpt2", "n_positions"), ("gemma3", None)])
+def test_answers_that_fill_the_context(family: str, field: str | None) -> None:
+    """The last trees reach beyond the last position, for which GPT-2 has no embedding."""
+    context = len(PROMPTS[2]) + 20
+    model = tiny_model(family, **({field: context} if field else {}))
+    engine = family_engine(family, TransformersTarget(model, max_context=context))
+    params = SamplingParams(max_new_tokens=100, ignore_eos=True)
+    teach_answers(engine, PROMPTS[2:], params)
+    found = compare(engine, PROMPTS[2:], params, budget=16)
+    assert_same(found)
+    assert_accepting(found)
+    assert found.tokens == 20
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

@@ -40,6 +40,8 @@ PROMPTS: Final = (
     "A train goes 60 km in 45 minutes. How far does it go in two hours?",
 )
 
+LAW_LENGTH: Final = 5  # tokens; the first ones of an answer are often all but certain
+
 
 def verify_command(
     context: typer.Context,
@@ -56,7 +58,7 @@ def verify_command(
     ] = None,
     samples: Annotated[
         int, typer.Option("--samples", min=0, help="Answers of the law test; 0 leaves it out.")
-    ] = 200,
+    ] = 100,
     raw: o.Raw = False,
     json_: o.AsJson = False,
     quiet: o.Quiet = False,
@@ -118,7 +120,8 @@ def _check(
     if params.greedy or not samples:
         return found, None
     progress.say(f"law test: drawing {samples} short answers to the first prompt")
-    return found, law_test(engine, texts[0], params, samples, policy=policy, raw=raw)
+    law = law_test(engine, texts[0], params, samples, length=LAW_LENGTH, policy=policy, raw=raw)
+    return found, law
 
 
 def _texts(given: list[str] | None, file: Path | None, limit: int | None) -> list[str]:
@@ -192,6 +195,11 @@ def _verdict(found: Comparison) -> str:
 
 
 def _law(law: LawTest) -> str:
+    if law.cells < 2 and law.passed:
+        return (
+            "p = 1, but it says nothing: one group holds all answers; raise --temperature or "
+            "--samples"
+        )
     state = "passed" if law.passed else "FAILED"
     return (
         f"p = {law.p_value:.2g}, {state} ({law.samples} answers in {law.cells} groups; trees grew "
