@@ -150,6 +150,10 @@ def test_a_users_processor_is_not_called_behind_the_end(
     assert recorder.seen == [[1, 1], [1, 1, 7], [1, 1, 7, 9]][:calls]
     assert [d.token for d in row.block] == [7, 9, 3][:calls]
     assert not asked.finished  # looking ahead is not taking
+    untouched = request(**settings)
+    untouched.take(row.block)
+    asked.take(row.block)
+    assert (asked.text, asked.stop_reason) == (untouched.text, untouched.stop_reason)
 
 
 def test_rows_stop_at_their_own_ends() -> None:

@@ -2,57 +2,19 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
-from graft.engine import Engine
 from graft.matrix import EMPTY
 from graft.request import Result
 from graft.sampling_params import SamplingParams
 from graft.settings import EngineSettings
 from graft.tree import Source
-from tests.fakes import CHAT_TEMPLATE, EOS_ID, FakeTarget, byte_tokenizer, fake_engine
-
-# A small law that the last token almost decides, so that many nodes are accepted.
-EASY: dict[str, Any] = {"order": 2, "context": 0.2}
-
-
-def small(vocab_size: int = 12, **changes: Any) -> Engine:
-    return fake_engine(vocab_size, **{**EASY, **changes})
-
-
-def law_of(engine: Engine, tokens: Sequence[int]) -> Tensor:
-    assert isinstance(engine.target, FakeTarget)
-    return engine.target.law(tokens)
-
-
-def greedy(engine: Engine, prompt: Sequence[int], count: int) -> list[int]:
-    """The greedy answer from the law itself."""
-    out = list(prompt)
-    for _ in range(count):
-        out.append(int(law_of(engine, out).argmax()))
-    return out[len(prompt) :]
-
-
-def check_arithmetic(result: Result, budget: int) -> None:
-    stats, records = result.stats, result.stats.round_records
-    committed = 1 + stats.accepted_draft + stats.accepted_retrieved + stats.rounds
-    assert committed - stats.trimmed == len(result.token_ids) == result.usage.completion_tokens
-    assert len(result.sources) == len(result.token_ids)
-    assert result.sources[0] == Source.TARGET
-    assert stats.rounds == len(records)
-    for record in records:
-        assert record.proposed + record.empty_slots == budget
-        assert record.accepted <= record.proposed
-    if stats.tau is not None:
-        assert stats.tau == pytest.approx(1 + sum(r.accepted for r in records) / len(records))
+from tests.engines import check_arithmetic, greedy, small
+from tests.fakes import CHAT_TEMPLATE, EOS_ID, byte_tokenizer, fake_engine
 
 
 def test_one_prompt_gives_one_result_and_a_list_a_list() -> None:
@@ -62,60 +24,6 @@ def test_one_prompt_gives_one_result_and_a_list_a_list() -> None:
     assert isinstance(one, Result)
     assert isinstance(many, list)
     assert one.token_ids == many[0].token_ids == greedy(engine, [3, 4], 5)
-
-
-@settings(deadline=None, max_examples=25)
-@given(
-    st.lists(st.lists(st.integers(0, 11), min_size=1, max_size=6), min_size=1, max_size=4),
-    st.integers(1, 30),
-    st.integers(1, 60),
-    st.integers(1, 4),
-    st.sampled_from(["text", "logits", "off"]),
-)
-def test_any_workload_gives_plain_answers_and_adds_up(
-    prompts: list[list[int]], limit: int, budget: int, max_batch: int, learning: Any
-) -> None:
-    choices = EngineSettings(budget=budget, max_batch=max_batch, prompt_learning=learning)
-    engine = small(settings=choices)
-    for result, prompt in zip(engine.generate(prompts, max_new_tokens=limit), prompts, strict=True):
-        assert result.token_ids == greedy(engine, prompt, limit)
-        assert result.finish_reason == "length"
-        check_arithmetic(result, budget)
-    engine.matrix.check_integrity()
-
-
-def test_trees_are_accepted_in_this_file() -> None:
-    engine = small()
-    result = engine.generate([3], max_new_tokens=60)
-    assert result.stats.tau is not None
-    assert result.stats.tau > 1.3  # else the tests here would say little
-
-
-def test_plain_decoding_is_one_token_per_round() -> None:
-    result = small().generate([3], max_new_tokens=9, policy="plain")
-    assert (result.stats.rounds, result.stats.tau) == (8, 1.0)
-    assert {*result.sources} == {Source.TARGET}
-    check_arithmetic(result, 0)
-
-
-@pytest.mark.parametrize("batch", [1, 2, 8])
-def test_more_prompts_than_fit_wait_for_their_turn(batch: int) -> None:
-    engine = small(settings=EngineSettings(max_batch=batch))
-    prompts = [[i, i + 1] for i in range(6)]
-    results = engine.generate(prompts, max_new_tokens=15)
-    assert [r.token_ids for r in results] == [greedy(engine, p, 15) for p in prompts]
-    assert max(r.batch for result in results for r in result.stats.round_records) == min(batch, 6)
-
-
-def test_requests_end_at_different_times() -> None:
-    engine = small(eos_token_ids=[5])
-    prompts = [[i] for i in range(12) if i != 5]
-    results = engine.generate(prompts, max_new_tokens=40)
-    for prompt, result in zip(prompts, results, strict=True):
-        plain = greedy(engine, prompt, 40)
-        wanted = plain[: plain.index(5) + 1] if 5 in plain else plain
-        assert result.token_ids == wanted
-    assert len({len(r.token_ids) for r in results}) > 2
 
 
 def test_a_stream_gives_the_text_in_pieces() -> None:
@@ -276,23 +184,3 @@ def test_the_matrix_is_shared_by_calls_and_prompts() -> None:
     held = engine.matrix.ids.clone()
     engine.generate([3], max_new_tokens=9, policy="plain")
     assert torch.equal(engine.matrix.ids, held)
-
-
-@pytest.fixture
-def warnings(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    with caplog.at_level(logging.WARNING, logger="graft"):
-        yield caplog
-
-
-def test_the_alarm_is_raised_once_where_trees_do_not_pay(
-    warnings: pytest.LogCaptureFixture,
-) -> None:
-    engine = small(60, context=2.0, sharpness=0.1)
-    for _ in range(3):
-        engine.generate([3], max_new_tokens=250, temperature=5.0, seed=1)
-    assert len([m for m in warnings.messages if "tau was" in m]) == 1
-
-
-def test_no_alarm_where_they_pay(warnings: pytest.LogCaptureFixture) -> None:
-    small().generate([3], max_new_tokens=400)
-    assert not warnings.messages

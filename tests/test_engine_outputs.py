@@ -15,41 +15,9 @@ from graft.sampling_params import SamplingParams
 from graft.settings import EngineSettings
 from graft.target import TransformersTarget
 from graft.tree import Source
+from tests.engines import EASY, law_of, small, tiny_engine, warm
 from tests.fakes import FakeTarget, byte_tokenizer, fake_engine
-from tests.tiny_models import EOS_ID, VOCAB_SIZE, tiny_model
-
-# A small law that the last token almost decides, so that many nodes are accepted.
-EASY: dict[str, Any] = {"order": 2, "context": 0.2}
-
-
-def small(vocab_size: int = 12, **changes: Any) -> Engine:
-    return fake_engine(vocab_size, **{**EASY, **changes})
-
-
-def law_of(engine: Engine, tokens: Sequence[int]) -> Tensor:
-    assert isinstance(engine.target, FakeTarget)
-    return engine.target.law(tokens)
-
-
-def tiny_engine(family: str = "llama", **changes: Any) -> Engine:
-    """An engine over a real architecture; its answers are spelt in bytes."""
-    return Engine(
-        TransformersTarget(tiny_model(family), max_context=200),
-        byte_tokenizer(),
-        name=family,
-        token_count=VOCAB_SIZE,
-        eos_token_ids=(EOS_ID,),
-        settings=EngineSettings(**changes),
-    )
-
-
-def warm(engine: Engine, prompt: Sequence[int], **options: Any) -> Result:
-    """A second answer to a prompt, with a matrix that has seen the first one."""
-    engine.generate(list(prompt), **options)
-    again = engine.generate(list(prompt), **options)
-    assert again.stats.tau is not None
-    assert again.stats.tau > 1.2  # else what is said of accepted tokens says little
-    return again
+from tests.tiny_models import VOCAB_SIZE, tiny_model
 
 
 def check_logprobs(known: Tensor, tokens: Sequence[int], found: list[Logprob], top: int) -> None:
@@ -206,7 +174,11 @@ def turn(engine: Engine, prompt: list[int], **options: Any) -> Result:
     stream = engine.stream(prompt, max_new_tokens=12, reuse_prefix=True, **options)
     for _ in stream:
         pass
-    return stream.results[0]
+    result = stream.results[0]
+    if isinstance(engine.target, FakeTarget):  # whose law does not look far back
+        rows = engine.target.committed[0]
+        assert rows[: len(prompt) + 11] == [*prompt, *result.token_ids[:-1]]
+    return result
 
 
 @pytest.mark.parametrize("policy", ["plain", "retrieval"])
@@ -232,14 +204,16 @@ def test_a_next_turn_that_begins_otherwise_keeps_what_is_common() -> None:
     assert other.token_ids == small().generate([3, 4, 9, 9, 9], max_new_tokens=12).token_ids
 
 
-@pytest.mark.parametrize("between", ["call", "list", "closed", "logits"])
-def test_nothing_is_kept_over_another_use_of_the_engine(between: str) -> None:
-    engine = small()
+@pytest.mark.parametrize("between", ["call", "list", "reusing list", "closed", "logits"])
+def test_another_use_of_the_engine_does_not_mislead_a_next_turn(between: str) -> None:
+    engine = small(settings=EngineSettings(max_batch=1))
     turn(engine, [3, 4, 5])
     if between == "call":
         engine.generate([3, 4, 9], max_new_tokens=3)
     elif between == "list":
-        engine.generate([[3, 4, 9], [4]], max_new_tokens=3)
+        engine.generate([[3, 4, 5, 6], [9] * 5], max_new_tokens=3)
+    elif between == "reusing list":
+        list(engine.stream([[3, 4, 5, 6], [9] * 5], max_new_tokens=3, reuse_prefix=True))
     elif between == "closed":
         with engine.stream([3, 4, 9], max_new_tokens=30) as stream:
             next(stream)
@@ -247,6 +221,29 @@ def test_nothing_is_kept_over_another_use_of_the_engine(between: str) -> None:
         engine.logits_of([3, 4, 9, 9])
     result = turn(engine, [3, 4, 5, 6])
     assert result.token_ids == small().generate([3, 4, 5, 6], max_new_tokens=12).token_ids
+
+
+def test_a_list_of_prompts_reuses_nothing() -> None:
+    engine = small()
+    turn(engine, [3, 4, 5])
+    stream = engine.stream([[3, 4, 5, 6], [3, 4, 7]], max_new_tokens=9, reuse_prefix=True)
+    for _ in stream:
+        pass
+    assert [r.usage.cached_tokens for r in stream.results] == [0, 0]
+    fresh = small().generate([[3, 4, 5, 6], [3, 4, 7]], max_new_tokens=9)
+    assert [r.token_ids for r in stream.results] == [r.token_ids for r in fresh]
+
+
+@pytest.mark.parametrize("kind", ["fake", "model"])
+def test_what_a_closed_stream_committed_serves_a_next_turn(kind: str) -> None:
+    engine = small() if kind == "fake" else tiny_engine()
+    with engine.stream([3, 4, 5], max_new_tokens=30, reuse_prefix=True) as stream:
+        seen = [next(stream).token_id for _ in range(4)]
+    prompt = [3, 4, 5, *seen, 7]
+    result = turn(engine, prompt)
+    assert result.usage.cached_tokens >= 3 + len(seen) - 1
+    fresh = small() if kind == "fake" else tiny_engine()
+    assert result.token_ids == fresh.generate(prompt, max_new_tokens=12).token_ids
 
 
 def test_a_call_without_reuse_starts_afresh() -> None:

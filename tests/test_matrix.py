@@ -96,9 +96,38 @@ def test_losing_writes_land_where_nobody_reads() -> None:
     assert [row for row in rows_of(table) if row != [EMPTY] * 3] == [[0] * 3]
 
 
+def test_what_the_spare_row_holds_does_not_matter() -> None:
+    table, clean = matrix(), matrix()
+    table.ids[-1] = torch.tensor([9, 9, -7], dtype=torch.int32)
+    for each in (table, clean):
+        each.learn_text(torch.tensor([0, 5, 5, 1, 0]))
+        write(each, [5, 5, 2], [1, 0, 3])
+    assert rows_of(table) == rows_of(clean)
+
+
 def test_best_names_the_largest_logits_of_tokens_that_exist() -> None:
     logits = torch.tensor([[0.0, 5.0, 1.0, 4.0, 2.0, 3.0, 99.0, 99.0]])  # the last two are padding
     assert matrix().best(logits).tolist() == [[1, 3, 5]]
+
+
+@pytest.mark.parametrize("token_count", [6, 512, 1094, 1100])
+def test_best_keeps_leading_dimensions_and_every_dtype(token_count: int) -> None:
+    logits = torch.randn(2, 5, token_count + 3)
+    best = matrix(3, token_count).best(logits)
+    assert torch.equal(best, logits[..., :token_count].topk(3).indices)
+    halves = matrix(3, token_count).best(logits.bfloat16())
+    known = logits[..., :token_count].bfloat16()
+    assert torch.equal(known.gather(2, halves), known.topk(3).values)
+
+
+@pytest.mark.parametrize("finite", [0, 1, 5])
+def test_successors_exist_even_where_hardly_any_logit_is_finite(finite: int) -> None:
+    for token_count in range(513, 1600, 29):  # blocks of every remainder
+        logits = torch.full((4, token_count), float("-inf"))
+        logits[:, :: token_count // 5][:, :finite] = 1.0
+        best = matrix(8, token_count).best(logits)
+        assert int(best.max()) < token_count
+        assert all(len({*row}) == 8 for row in best.tolist())
 
 
 def test_lookup_takes_any_shape() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tokenizers import processors
 
 from graft.prompts import as_prompts, encode
 from tests.fakes import BOS_ID, CHAT_TEMPLATE, byte_tokenizer
@@ -74,9 +75,15 @@ def test_token_ids_are_taken_as_they_are() -> None:
     assert isinstance(found, list)
 
 
-def test_special_tokens_within_messages_are_not_doubled() -> None:
+def test_the_beginning_token_stands_once() -> None:
+    # A template writes it into its text; a raw text gets it from the tokenizer.
     chat = byte_tokenizer("<bos>{{ messages[0]['content'] }}")
+    adding: Any = processors.TemplateProcessing
+    chat.backend_tokenizer.post_processor = adding(
+        single="<bos> $A", special_tokens=[("<bos>", BOS_ID)]
+    )
     assert encode(HELLO, chat, raw=False) == [BOS_ID, *ids("hi")]
+    assert encode("hi", chat, raw=True) == [BOS_ID, *ids("hi")]
 
 
 @pytest.mark.parametrize("text", ["", "  \n\t"])

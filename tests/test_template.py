@@ -63,6 +63,11 @@ def test_a_beginning_of_a_template_is_a_template(template: Template, size: int) 
     assert template.take(size).paths == template.paths[:size]
 
 
+def test_a_template_is_cut_to_the_ranks_that_are_there() -> None:
+    assert Template(PATHS).within(2).paths == ((0,), (1,), (0, 0), (1, 0))
+    assert Template(PATHS).within(3).paths == PATHS
+
+
 def test_derive_orders_paths_by_how_often_text_follows_them() -> None:
     # Of 400 positions: rank 0 follows 300 times, rank 1 100 times; after a 1 always comes a 0.
     template = derive([[0, 0, 0, 1] * 100], size=6, max_depth=2)
@@ -75,6 +80,13 @@ def test_derive_counts_a_miss_as_a_position_and_ends_paths_there() -> None:
     template = derive([[0, -1] * 50], size=3, max_depth=5)
     # (0, 0) never happened: it is worth its parent's 1/2 times the share 1/2 of rank 0.
     assert template.paths == ((0,), (0, 0), (0, 0, 0))
+
+
+def test_derive_measures_counted_and_rare_paths_by_one_scale() -> None:
+    # Of 120 positions rank 0 follows at 40, rank 1 at 20: (1,) was seen 20 times, 1/6; (0, 0)
+    # never, so it is worth 1/3 times 1/3.
+    template = derive([[0, -1]] * 40 + [[1, -1]] * 20, size=3, max_depth=2)
+    assert template.paths == ((0,), (1,), (0, 0))
 
 
 def test_derive_does_not_join_texts() -> None:

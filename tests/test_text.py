@@ -69,6 +69,15 @@ def test_flush_gives_nothing_twice() -> None:
     assert (detokenizer.flush(), detokenizer.flush()) == ("\ufffd", "")
 
 
+def test_a_copy_goes_its_own_way() -> None:
+    first = Detokenizer(decode)
+    for i in b"ab\xe6":
+        first.push(i)
+    second = first.copy()
+    assert [second.push(i) for i in (0xB1, 0x89, 0x63)] == ["", "汉", "c"]
+    assert [first.push(i) for i in (0xB1, 0x8A, 0x64)] == ["", "汊", "d"]
+
+
 def test_special_tokens_are_silent() -> None:
     assert pieces([0x61, EOS_ID, 0x62]) == ["a", "", "b", ""]
 
@@ -162,6 +171,15 @@ def test_text_that_may_be_a_stop_is_held_and_then_released() -> None:
     finder = StopText(["END"])
     assert [finder.push(p) for p in ("x", "E", "N", "x", "E")] == ["x", "", "", "ENx", ""]
     assert (finder.flush(), finder.flush()) == ("E", "")
+
+
+def test_a_copied_search_goes_its_own_way() -> None:
+    first = StopText(["END"])
+    first.push("xEN")
+    second = first.copy()
+    assert (second.push("D"), second.found) == ("", "END")
+    assert (first.push("x"), first.found) == ("ENx", None)
+    assert second.copy().found == "END"
 
 
 def test_no_more_is_held_than_needed() -> None:

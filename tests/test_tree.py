@@ -63,6 +63,15 @@ def test_narrow_to_the_root_keeps_visibility_legal() -> None:
     assert five().narrow(1).ancestors().all()
 
 
+def test_slots_that_are_all_empty_see_the_root_and_themselves() -> None:
+    tree = replace(five().narrow(3), used=torch.tensor([[True, False, False]] * 2), max_depth=0)
+    assert tree.ancestors()[0].tolist() == [
+        [True, False, False],
+        [True, True, False],
+        [True, False, True],
+    ]
+
+
 def test_root_tree_holds_the_roots_alone() -> None:
     tree = root_tree(torch.tensor([3, 0]))
     tree.check_integrity()

@@ -50,10 +50,15 @@ def best_scores(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     if scores.device.type != "cpu" or count * _TOP_BLOCK * 2 > width:
         top = scores.topk(count, dim=1)
         return top.values, top.indices
-    # The best `count` scores lie in the `count` blocks with the largest maxima.
-    blocks = _blocks(scores, _TOP_BLOCK)
+    # The best `count` scores lie in the `count` blocks with the largest maxima, or behind the last
+    # whole block. (Filling that up with -inf would let places that do not exist be chosen.)
+    whole, size = width - width % _TOP_BLOCK, count * _TOP_BLOCK
+    blocks = scores[:, :whole].unflatten(1, (-1, _TOP_BLOCK))
     block = blocks.amax(dim=2).topk(count, dim=1).indices  # [B, count]
-    few = blocks.take_along_dim(block[:, :, None], dim=1).flatten(1)  # [B, count * size]
-    top = few.topk(count, dim=1)
-    home = block.gather(1, top.indices // _TOP_BLOCK)
-    return top.values, home * _TOP_BLOCK + top.indices % _TOP_BLOCK
+    few = blocks.take_along_dim(block[:, :, None], dim=1).flatten(1)  # [B, size]
+    if whole < width:
+        few = torch.cat([few, scores[:, whole:]], dim=1)
+    values, place = few.topk(count, dim=1)
+    home = block.gather(1, (place // _TOP_BLOCK).clamp(max=count - 1))
+    index = home * _TOP_BLOCK + place % _TOP_BLOCK
+    return values, index if whole == width else index.where(place < size, place + whole - size)

@@ -11,7 +11,7 @@ from graft import choice, verify
 from graft.cli.prompt_list import read_prompts
 from graft.cli.verify import PROMPTS
 from tests.cli.helpers import Command, assert_mistake
-from tests.exactness.test_controls import peeking
+from tests.exactness.faults import peeking
 
 SHORT = ("-n", "8", "--samples", "20")
 

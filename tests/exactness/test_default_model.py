@@ -50,12 +50,14 @@ def test_trees_say_what_plain_decoding_says(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("budget", [4, 16, 60])
-@pytest.mark.parametrize("params", [GREEDY, SAMPLED, replace(SAMPLED, repetition_penalty=1.2)])
+@pytest.mark.parametrize(
+    ("params", "budget"),
+    [(GREEDY, 16), (SAMPLED, 4), (replace(SAMPLED, repetition_penalty=1.2), 60)],
+)
 def test_batches_of_long_answers(
     engine: graft.Engine, params: graft.SamplingParams, budget: int
 ) -> None:
-    params = replace(params, max_new_tokens=300)
+    params = replace(params, max_new_tokens=200)
     assert_same(compare(engine, PROMPTS, params, budget=budget, batch=4))
 
 

@@ -128,5 +128,4 @@ def _compare_long(engine: Engine, params: SamplingParams) -> None:
     found = compare(engine, prompt, params, budget=8)
     assert_same(found)
     assert found.tokens == 2000
-    assert found.tau is not None
-    assert found.tau > 1.1
+    assert sum(p.accepted for p in found.prompts) > 40  # the matrix cannot know so many successors
