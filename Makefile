@@ -10,10 +10,10 @@ demo: $(READY)
 	@$(BIN)/graft demo
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -m "slow and not gpu"
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "slow and not gpu"
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -122,26 +122,9 @@ def test_rows_that_are_over_do_not_crash_or_call() -> None:
 # --- the batch --------------------------------------------------------------------------------
 
 
-def test_select_keeps_rows_in_the_given_order() -> None:
-    inputs = batch(len(SETTINGS), 6)
-    chosen = sampler(*SETTINGS).choose(*inputs)
-    for keep in ([10, 2, 3, 1], [6], [0], list(range(11)), []):
-        some = sampler(*SETTINGS)
-        some.select(keep)
-        picked = tuple(each[keep] for each in inputs)
-        assert torch.equal(some.choose(*picked), chosen[keep])
-        assert some.host_bound is (10 in keep)
-        assert some.needs_path is any(SamplingParams(**SETTINGS[row]).reads_history for row in keep)
-
-
-def test_flags() -> None:
-    assert not sampler({}, {"temperature": 1.0, "min_new_tokens": 3}).needs_path
-    penal = sampler({}, {"repetition_penalty": 1.1})
-    assert penal.needs_path
-    assert not penal.host_bound
-    own = sampler({}, {"logits_processors": (lambda ids, scores: scores,)})
-    assert own.needs_path
-    assert own.host_bound
+def test_only_users_processors_bind_the_walk_to_the_host() -> None:
+    assert not sampler({}, {"repetition_penalty": 1.1}).host_bound
+    assert sampler({}, {"logits_processors": (lambda ids, scores: scores,)}).host_bound
 
 
 # --- refusals ---------------------------------------------------------------------------------

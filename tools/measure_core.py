@@ -33,7 +33,7 @@ parser.add_argument("--tokens", type=int, default=128)
 parser.add_argument("--budgets", type=int, nargs="*", default=[4, 8, 16, 32])
 parser.add_argument("--prompt-learning", nargs="*", default=["text"])
 parser.add_argument(
-    "--hf", action="store_true", help="also model.generate of Transformers, unpacked"
+    "--hf", type=int, default=0, help="prompts per file also asked of model.generate (unpacked)"
 )
 parser.add_argument("--threads", type=int)
 args = parser.parse_args()
@@ -63,17 +63,18 @@ methods: list[tuple[str, int, str]] = [("plain", 0, "off")]
 methods += [("retrieval", k, learning) for learning in args.prompt_learning for k in args.budgets]
 names = [f"{p}-{k}-{x}" if k else p for p, k, x in methods] + (["hf"] if args.hf else [])
 matrices = {n: AdjacencyMatrix(engine.token_count, 8, engine.target.device) for n in names}
-prompts = [
-    json.loads(line)
-    for file in args.files
-    for line in file.read_text(encoding="utf-8").splitlines()[: args.limit]
-]
+files = [file.read_text(encoding="utf-8").splitlines()[: args.limit] for file in args.files]
+# One prompt of each file in turn, so that a run that is cut short is balanced.
+order = [(i, lines[i]) for i in range(args.limit) for lines in files if i < len(lines)]
+rank, prompts = [i for i, _ in order], [json.loads(line) for _, line in order]
 engine.generate("Warm up.", max_new_tokens=16)
 rows: list[dict[str, Any]] = []
 with args.out.open("w", encoding="utf-8") as out:
     for number, item in enumerate(prompts):
         for turn in range(len(names)):
             i = (turn + number) % len(names)
+            if names[i] == "hf" and rank[number] >= args.hf:
+                continue
             if names[i] == "hf":
                 ids = encode(item["turns"][0], engine.tokenizer, raw=False)
                 row = transformers_generate(ids)
@@ -88,6 +89,7 @@ with args.out.open("w", encoding="utf-8") as out:
             row |= {"task": item["task"], "id": item["id"], "method": names[i]}
             rows.append(row)
             out.write(json.dumps(row) + "\n")
+            out.flush()
         print(f"{number + 1}/{len(prompts)}", end="\r", flush=True)
 
 plain = {(r["task"], r["id"]): r for r in rows if r["method"] == "plain"}
@@ -103,9 +105,11 @@ for kind in ("all answers", "without looping answers"):
             groups[r["task"], r["method"]].append(r)
             groups["all", r["method"]].append(r)
     for task in sorted({t for t, _ in groups}):
-        base = groups[task, "plain"]
+        base = {(r["task"], r["id"]): r["decode_seconds"] for r in groups[task, "plain"]}
         for name in names:
             group = groups[task, name]
+            if not group:
+                continue
             count = sum(len(r["token_ids"]) - 1 for r in group)
             seconds = sum(r["decode_seconds"] for r in group)
             rounds = sum(r.get("rounds", 0) for r in group) or count
@@ -115,7 +119,7 @@ for kind in ("all answers", "without looping answers"):
                 for r in group
                 if "time_split" in r
             )
-            ratio = sum(r["decode_seconds"] for r in base) / seconds
+            ratio = sum(base[r["task"], r["id"]] for r in group) / seconds
             wasted = [r["verification_waste"] for r in group if r.get("verification_waste")]
             waste = sum(wasted) / len(wasted) if wasted else 0.0
             print(

@@ -13,12 +13,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from graft.engine import Engine, TokenStream
+    from graft.engine import Engine
     from graft.loader import load
     from graft.models import ModelError, list_models
     from graft.request import Result, StreamToken, Usage
     from graft.sampling_params import SamplingParams
     from graft.settings import EngineSettings
+    from graft.stream import TokenStream
     from graft.tree import Source
 
 __version__ = "0.1.0"
@@ -45,7 +46,7 @@ _HOMES = {
     "SamplingParams": "sampling_params",
     "Source": "tree",
     "StreamToken": "request",
-    "TokenStream": "engine",
+    "TokenStream": "stream",
     "Usage": "request",
     "list_models": "models",
     "load": "loader",

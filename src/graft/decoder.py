@@ -51,13 +51,14 @@ class BatchDecoder:
         self.last_records: list[RoundRecord] = []  # of the last round, one per sequence
         self._lengths: list[int] = []  # committed tokens per slot, the root included
         self._history = torch.zeros(0, 0, dtype=torch.int64, device=target.device)
-        self._chooser = self._new_chooser([])
+        self._chooser: Chooser | None = None  # of the running requests, made when they round
 
     @torch.inference_mode()
     def round(self) -> list[StreamToken]:
         """One target forward for all running requests; returns the tokens it committed."""
         watch = Stopwatch(self.target.device)
         history, length, roots = self._state()
+        chooser = self._chooser = self._chooser or self._new_chooser(self.running)
         watch.lap("other")
         tree = self.drafter.draft(roots, self.budget)
         watch.lap("draft")
@@ -66,10 +67,10 @@ class BatchDecoder:
         watch.lap("graft")
         seen = self.target.verify(tree)
         watch.lap("verify")
-        path = self._chooser.walk(tree, seen.logits, history, length)
+        path = chooser.walk(tree, seen.logits, history, length)
         watch.lap("other")
         written = self.retriever.update(tree, seen.logits, path)
-        rows = self._chooser.read(tree, path, seen.logits, lookups, written)
+        rows = chooser.read(tree, path, seen.logits, lookups, written)
         self.target.commit([row.path for row in rows])
         self.drafter.commit([row.path for row in rows], seen.features)
         watch.lap("commit_update")
@@ -102,7 +103,8 @@ class BatchDecoder:
         self.running.append(request)
         self._lengths.append(len(context) + 1)
         out = request.take(row.block)
-        self._retire_finished(rebuild=True)
+        self._chooser = None
+        self._retire_finished()
         return out
 
     def _state(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -126,12 +128,12 @@ class BatchDecoder:
         self._retire_finished()
         return out
 
-    def _retire_finished(self, *, rebuild: bool = False) -> None:
+    def _retire_finished(self) -> None:
         """Close the gaps that finished requests leave: the last running one moves in."""
         for slot in reversed(range(len(self.running))):
             if not self.running[slot].finished:
                 continue
-            rebuild = True
+            self._chooser = None
             last = len(self.running) - 1
             if slot < last:
                 self.target.move(last, slot)
@@ -139,8 +141,6 @@ class BatchDecoder:
                 self._lengths[slot], self.running[slot] = self._lengths[last], self.running[last]
             self._lengths.pop()
             self.running.pop()
-        if rebuild:
-            self._chooser = self._new_chooser(self.running)
 
     def _new_chooser(self, requests: Sequence[Request]) -> Chooser:
         target = self.target

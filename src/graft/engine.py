@@ -6,9 +6,8 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, overload
 
 import torch
@@ -24,10 +23,9 @@ from graft.prompts import Message, Prompt, as_prompts, encode
 from graft.request import Request, Result, StreamToken
 from graft.sampling_params import SamplingParams
 from graft.settings import EngineSettings
+from graft.stream import TokenStream
 from graft.target import Target
 from graft.template import Template, default_template
-
-log = logging.getLogger("graft")
 
 # Template paths per slot of the budget, so that paths that find no row have successors.
 SPARE = 2
@@ -236,7 +234,7 @@ class Engine:
 
     def _run(
         self, requests: list[Request], settings: EngineSettings, reuse: bool
-    ) -> Iterator[StreamToken]:
+    ) -> Generator[StreamToken]:
         if self._busy:
             raise RuntimeError(BUSY)
         self._busy = True
@@ -277,34 +275,3 @@ class Engine:
                 list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
             )
         )
-
-
-class TokenStream(Iterator[StreamToken]):
-    """The tokens of a call as they are committed; afterwards its results.
-
-    Closing it early (`close`, or leaving a `with` block) stops the generation.
-    """
-
-    def __init__(self, requests: Sequence[Request], tokens: Iterator[StreamToken]) -> None:
-        self._requests = requests
-        self._tokens = tokens
-
-    def __next__(self) -> StreamToken:
-        return next(self._tokens)
-
-    @property
-    def results(self) -> list[Result]:
-        """Results of all requests, once the stream has ended."""
-        if not all(r.finished for r in self._requests):
-            raise RuntimeError("the results are there when the stream has ended")
-        return [r.result() for r in self._requests]
-
-    def close(self) -> None:
-        """Stop generating."""
-        self._tokens.close()  # type: ignore[attr-defined]
-
-    def __enter__(self) -> TokenStream:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

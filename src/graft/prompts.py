@@ -52,9 +52,10 @@ def encode(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, *, raw: bool) -> 
     if _is_ids(prompt):
         return list(prompt)  # type: ignore[arg-type]
     if isinstance(prompt, str):
-        _check_text(prompt)
         if raw or not tokenizer.chat_template:
+            _check_text(prompt, blank=True)  # blank text can be continued, though not answered
             return _tokens(prompt, tokenizer)
+        _check_text(prompt)
         prompt = [{"role": "user", "content": prompt}]
     if not tokenizer.chat_template:
         raise ValueError(
@@ -83,8 +84,8 @@ def _tokens(text: str, tokenizer: PreTrainedTokenizerBase, **options: bool) -> l
     return ids
 
 
-def _check_text(text: str) -> None:
-    if not text.strip():
+def _check_text(text: str, *, blank: bool = False) -> None:
+    if not (text if blank else text.strip()):
         raise ValueError(_NOTHING)
     try:
         text.encode("utf-8")

@@ -80,15 +80,10 @@ class Sampler:
         rows = [request.row for request in requests]
         self._noise = GumbelNoise(self._int64(seeds), self._int64(rows), self._vocab_size)
         self.host_bound: bool = self._processors.host_bound
-        self.needs_path: bool = any(request.params.reads_history for request in requests)
         self._only_argmax = self._processors.idle and self._warpers.idle
 
     def _int64(self, values: Sequence[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self._device)
-
-    def select(self, keep: Sequence[int]) -> None:
-        """Keep these batch rows, in this order; the others' requests are over."""
-        self._build(tuple(self._requests[row] for row in keep))
 
     def choose(self, logits: Tensor, history: Tensor, length: Tensor, alive: Tensor) -> Tensor:
         """The token of every row for its position ``length``, counted over prompt and output.
@@ -96,7 +91,7 @@ class Sampler:
         Args:
             logits: [B, V], any float dtype.
             history: [B, T] int64, prompt and output; from ``length`` on arbitrary. T may be 0 if
-                not ``needs_path``.
+                no setting reads it.
             length: [B] int64, how many tokens of the history are known.
             alive: [B] bool; other rows get an arbitrary token, and none of their own processors
                 is called.

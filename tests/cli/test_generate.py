@@ -14,9 +14,8 @@ from graft import models
 from graft.cli import app
 from graft.cli import options as o
 from graft.engine import Engine
-from graft.grafting import PromptLearning
 from graft.sampling_params import SamplingParams
-from graft.settings import EngineSettings, Policy
+from graft.settings import EngineSettings, Policy, PromptLearning
 from tests.cli.helpers import ESCAPES, Command, speaking
 
 SOURCES = {"target", "draft", "retrieved"}
