@@ -1,6 +1,7 @@
-"""Cost of committing an accepted path after 1k and after 16k tokens: `python tools/measure_commit.py`.
+"""Cost of committing an accepted path after 1k, 4k and 16k tokens.
 
-The rows of the default model's cache are filled with noise; only the commit is timed.
+`python tools/measure_commit.py`. The rows of a cache like the default model's are empty; only
+the commit is timed.
 """
 
 from __future__ import annotations

@@ -42,6 +42,7 @@ class LawTest:
     """Outcome of a law test."""
 
     samples: int
+    temperature: float  # at which they were drawn
     cells: int  # answers, or groups of them, that were counted
     statistic: float  # Pearson's, with cells - 1 degrees of freedom
     p_value: float
@@ -99,7 +100,7 @@ def law_test(
     expected = exact_cells(engine, ids, params, samples, length)
     statistic, p_value = chi_square(answers, expected)
     grown = sum(any(s is not Source.TARGET for s in r.sources) for r in drawn)
-    return LawTest(samples, len(expected), statistic, p_value, grown / samples)
+    return LawTest(samples, params.temperature, len(expected), statistic, p_value, grown / samples)
 
 
 def exact_cells(

@@ -23,7 +23,7 @@ def break_walk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_verdict_on_the_built_in_prompts(run: Command, model: str) -> None:
-    ran = run("verify", "-m", model, "--budget", "4", *SHORT)
+    ran = run("verify", "-m", model, "--budget", "4", "-n", "8", "--samples", "0")
     lines = ran.out.splitlines()
     assert ran.code == 0
     assert (
@@ -41,6 +41,12 @@ def test_sampling_has_a_law_test(run: Command, model: str) -> None:
     assert ran.out.splitlines()[-1].startswith("law test: p = ")
     assert "20 answers" in ran.out
     assert "law test" not in run(*start, "-n", "8", "--samples", "0").out
+
+
+def test_greedy_settings_have_their_law_tested_at_temperature_1(run: Command, model: str) -> None:
+    last = run("verify", "-m", model, "-p", "hello", *SHORT).out.splitlines()[-1]
+    assert last.startswith("law test: p = ")
+    assert "20 answers at temperature 1 in" in last
 
 
 def test_a_law_test_of_one_answer_says_so(run: Command, model: str) -> None:
@@ -66,7 +72,7 @@ def test_a_fault_is_told_and_ends_with_1(
     run: Command, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_walk(monkeypatch)
-    start = ("verify", "-m", model, "-p", "hello hello hello", "-n", "30")
+    start = ("verify", "-m", model, "-p", "hello hello hello", "-n", "30", "--samples", "0")
     ran = run(*start)
     assert ran.code == 1
     assert ran.out.splitlines()[-1].startswith("same tokens: NO (1 wrong in ")

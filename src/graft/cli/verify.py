@@ -1,7 +1,7 @@
 """`graft verify`: does this model say the same with trees as without?
 
 Answers prompts plainly and with trees, with the same seeds, and compares them token by token;
-where one samples, it also tests the law of short answers against exact probabilities. The last
+then it tests the law of short sampled answers against exact probabilities. The last
 lines of stdout are the verdict, and the exit code is 1 where it is bad. `graft.exactness` and
 `graft.law` do the work; here are only options and words.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -117,8 +117,10 @@ def _check(
 
     policy = engine.settings.policy
     found = compare(engine, texts, params, policy=policy, raw=raw, progress=progress)
-    if params.greedy or not samples:
+    if not samples:
         return found, None
+    if params.greedy:  # which has no law to test; the trees are the same at any temperature
+        params = replace(params, temperature=1.0)
     progress.say(f"law test: drawing {samples} short answers to the first prompt")
     law = law_test(engine, texts[0], params, samples, length=LAW_LENGTH, policy=policy, raw=raw)
     return found, law
@@ -202,7 +204,8 @@ def _law(law: LawTest) -> str:
         )
     state = "passed" if law.passed else "FAILED"
     return (
-        f"p = {law.p_value:.2g}, {state} ({law.samples} answers in {law.cells} groups; trees grew "
+        f"p = {law.p_value:.2g}, {state} ({law.samples} answers at temperature "
+        f"{law.temperature:g} in {law.cells} groups; trees grew "
         f"{law.accepted_share:.0%} of them)"
     )
 
