@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.sampling_cases import batch, generator, sampler, single_thread
+from graft.sampling import Sampler
+from tests.sampling_cases import batch, generator, request, sampler, single_thread
 
 ROWS: dict[str, dict[str, Any]] = {
     "greedy": {},
@@ -100,8 +101,7 @@ def test_margins_of_a_batch_are_those_of_its_rows() -> None:
     inputs = batch(len(rows), 3, vocab=40)
     together = sampler(*rows, vocab=40).margin(*inputs)
     for row in range(len(rows)):
-        alone = sampler(*rows, vocab=40)
-        alone.select([row])
+        alone = Sampler([request(row, **rows[row])], 40, 40, "cpu")
         torch.testing.assert_close(
             together[row : row + 1], alone.margin(*[each[row : row + 1] for each in inputs])
         )

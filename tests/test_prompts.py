@@ -86,8 +86,11 @@ def test_the_beginning_token_stands_once() -> None:
     assert encode("hi", chat, raw=True) == [BOS_ID, *ids("hi")]
 
 
-@pytest.mark.parametrize("text", ["", "  \n\t"])
-@pytest.mark.parametrize("raw", [True, False])
+def test_blank_text_can_be_continued_though_not_answered() -> None:
+    assert encode("  \n\t", CHAT, raw=True) == ids("  \n\t")
+
+
+@pytest.mark.parametrize(("text", "raw"), [("", True), ("", False), ("  \n\t", False)])
 def test_an_empty_text_is_refused(text: str, raw: bool) -> None:
     with pytest.raises(ValueError, match="the prompt is empty"):
         encode(text, CHAT, raw=raw)

@@ -46,7 +46,7 @@ def test_sampling_has_a_law_test(run: Command, model: str) -> None:
 def test_greedy_settings_have_their_law_tested_at_temperature_1(run: Command, model: str) -> None:
     last = run("verify", "-m", model, "-p", "hello", *SHORT).out.splitlines()[-1]
     assert last.startswith("law test: p = ")
-    assert "20 answers at temperature 1 in" in last
+    assert "at temperature 1" in last
 
 
 def test_a_law_test_of_one_answer_says_so(run: Command, model: str) -> None:

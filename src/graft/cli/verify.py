@@ -199,8 +199,8 @@ def _verdict(found: Comparison) -> str:
 def _law(law: LawTest) -> str:
     if law.cells < 2 and law.passed:
         return (
-            "p = 1, but it says nothing: one group holds all answers; raise --temperature or "
-            "--samples"
+            f"p = 1 at temperature {law.temperature:g}, but it says nothing: one group holds all "
+            "answers; raise --temperature or --samples"
         )
     state = "passed" if law.passed else "FAILED"
     return (
