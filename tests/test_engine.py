@@ -184,3 +184,9 @@ def test_the_matrix_is_shared_by_calls_and_prompts() -> None:
     held = engine.matrix.ids.clone()
     engine.generate([3], max_new_tokens=9, policy="plain")
     assert torch.equal(engine.matrix.ids, held)
+
+
+def test_a_bad_prompt_in_a_batch_is_named_by_its_place() -> None:
+    engine = fake_engine()
+    with pytest.raises(ValueError, match="prompt 1: the prompt is empty"):
+        engine.generate(["good", ""], max_new_tokens=2)

@@ -250,3 +250,16 @@ def test_fingerprint_survives_saving(llama: Path) -> None:
     loaded = load(llama)
     assert loaded.fingerprint == load(llama).fingerprint
     assert loaded.fingerprint == tokenizer_fingerprint(tiny_tokenizer())
+
+
+def test_a_tokenizer_that_is_no_object_is_told_as_such() -> None:
+    with pytest.raises(ModelError, match="a str was given"):
+        load_model(tiny_model("llama"), tokenizer="somewhere")
+
+
+def test_a_tokenizer_with_more_ids_than_the_model_is_warned_about(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = tiny_model("llama", vocab_size=100, eos_token_id=99)
+    load_model(model, tokenizer=tiny_tokenizer())
+    assert "is it this model's tokenizer?" in caplog.text

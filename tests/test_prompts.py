@@ -121,3 +121,8 @@ def test_a_template_that_raises_is_reported() -> None:
 def test_a_template_that_writes_nothing_is_reported() -> None:
     with pytest.raises(ValueError, match="the prompt is empty"):
         encode(HELLO, byte_tokenizer("{{ '' }}"), raw=False)
+
+
+def test_a_message_without_content_is_named() -> None:
+    with pytest.raises(ValueError, match="chat message 1 has no content"):
+        encode([{"role": "user", "content": "hi"}, {"role": "user"}], CHAT, raw=False)

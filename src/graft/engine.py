@@ -143,8 +143,14 @@ class Engine:
             raise ValueError(f"give sampling or {', '.join(options)}, not both")
         params = sampling or SamplingParams.from_kwargs(**options)
         settings = self.settings.having(policy=policy, budget=budget)
-        tokens = [encode(p, self.tokenizer, raw=raw) for p in as_prompts(prompts)[0]]
-        requests = [self._request(i, ids, params) for i, ids in enumerate(tokens)]
+        given, single = as_prompts(prompts)
+        requests = []
+        for index, prompt in enumerate(given):
+            try:
+                ids = encode(prompt, self.tokenizer, raw=raw)
+                requests.append(self._request(index, ids, params))
+            except ValueError as error:
+                raise error if single else ValueError(f"prompt {index}: {error}") from error
         return TokenStream(requests, self._run(requests, settings, reuse_prefix))
 
     def continue_ids(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -53,6 +54,9 @@ _DTYPES = {
     "bfloat16": torch.bfloat16,
 }
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
+
+log = logging.getLogger("graft")
 
 
 @dataclass(frozen=True)
@@ -214,7 +218,11 @@ def _adopt(model: nn.Module, tokenizer: TokenizerSource, device: object, dtype: 
     if not isinstance(model, PreTrainedModel):
         raise ModelError(f"a {type(model).__name__} is not a model of Transformers")
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
-        raise ModelError("a loaded model needs its tokenizer object too; give `tokenizer=`")
+        found = "none was given" if tokenizer is None else f"a {type(tokenizer).__name__} was given"
+        raise ModelError(
+            f"a loaded model needs its tokenizer object too, but {found}; load it with "
+            "AutoTokenizer.from_pretrained and give it as tokenizer="
+        )
     if device != "auto" or dtype != "auto":
         raise ModelError("device and dtype of a loaded model are left alone; use model.to(...)")
     name = _object_name(model)
@@ -243,6 +251,15 @@ def _describe(loaded: Loaded, name: str, source: Path | str) -> LoadedModel:
     config = model.config.get_text_config(decoder=True)
     weight = getattr(model.get_output_embeddings(), "weight", None)
     width = int(config.vocab_size if weight is None else weight.shape[0])
+    known = 1 + max(tokenizer.get_vocab().values())
+    if known > width:
+        log.warning(
+            "the tokenizer knows %d ids, but %s has logits for %d: is it this model's tokenizer? "
+            "Texts that need the others will be refused.",
+            known,
+            name,
+            width,
+        )
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
@@ -250,7 +267,7 @@ def _describe(loaded: Loaded, name: str, source: Path | str) -> LoadedModel:
         source=source,
         eos_token_ids=_eos_token_ids(model.generation_config, config, tokenizer),
         vocab_size=width,
-        token_count=min(width, 1 + max(tokenizer.get_vocab().values())),
+        token_count=min(width, known),
         max_context=_max_context(config),
         is_chat=bool(getattr(tokenizer, "chat_template", None)),
     )

@@ -61,6 +61,9 @@ def encode(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, *, raw: bool) -> 
         raise ValueError(
             "this model has no chat template, so it cannot take chat messages; give it a text"
         )
+    for number, message in enumerate(prompt):
+        if "content" not in message:  # type: ignore[operator]
+            raise ValueError(f"chat message {number} has no content: each needs role and content")
     try:
         text = str(
             tokenizer.apply_chat_template(
@@ -78,7 +81,8 @@ def encode(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, *, raw: bool) -> 
 
 
 def _tokens(text: str, tokenizer: PreTrainedTokenizerBase, **options: bool) -> list[int]:
-    ids: list[int] = tokenizer(text, **options)["input_ids"]
+    # Not verbose: a text beyond the context is told by us, with what to do about it.
+    ids: list[int] = tokenizer(text, verbose=False, **options)["input_ids"]
     if not ids:
         raise ValueError(_NOTHING)
     return ids

@@ -49,7 +49,7 @@ def summary(result: Result, max_new_tokens: int, *, sampled: bool) -> str:
         parts.append(f"seed {result.seed}")
     if result.finish_reason == "length":
         full = tokens < max_new_tokens
-        parts.append("the context is full" if full else f"cut at {max_new_tokens} tokens")
+        parts.append("the context is full" if full else f"cut at --max-new-tokens {max_new_tokens}")
     return " \u00b7 ".join(parts)
 
 
