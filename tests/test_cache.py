@@ -217,3 +217,14 @@ def test_the_length_models_ask_for_is_the_longest() -> None:
     cache = KVCache(LAYERS, 2, 10)
     fill(cache, 1, 6)
     assert cache.get_seq_length() == 6
+
+
+def test_storage_made_or_grown_in_inference_mode_can_be_written_outside_it() -> None:
+    row = RowShape(1, 2, torch.float32, torch.device("cpu"))
+    with torch.inference_mode():
+        made = KVCache([LayerShape(row, row)], slots=2, capacity=4)
+    grown = KVCache([LayerShape(row, row)], slots=2, capacity=4)
+    with torch.inference_mode():
+        grown.reserve(1000)
+    for cache in (made, grown):
+        assert not any(storage.is_inference() for storage in cache._storage)

@@ -61,11 +61,7 @@ class KVCache(Cache):
         self._place = [self._group[:i].count(group) for i, group in enumerate(self._group)]
         # One tensor [count, slots, heads, capacity, dim] per distinct row shape.
         self._storage = [
-            torch.zeros(
-                (rows.count(s), slots, s.heads, self.capacity, s.dim),
-                dtype=s.dtype,
-                device=s.device,
-            )
+            _zeros((rows.count(s), slots, s.heads, self.capacity, s.dim), s.dtype, s.device)
             for s in dict.fromkeys(rows)
         ]
 
@@ -124,7 +120,8 @@ class KVCache(Cache):
         while self.capacity < rows:
             self.capacity *= 2
         for i, old in enumerate(self._storage):
-            new = old.new_zeros((*old.shape[:3], self.capacity, old.shape[4]))
+            shape = (*old.shape[:3], self.capacity, old.shape[4])
+            new = _zeros(shape, old.dtype, old.device)
             new[:, :, :, :used] = old[:, :, :, :used]
             self._storage[i] = new
 
@@ -147,3 +144,9 @@ class KVCache(Cache):
             rows = storage[:, slot]  # [count, heads, capacity, dim]
             index = torch.tensor(moves, device=rows.device) + base
             rows.index_copy_(2, index[:, 1], rows.index_select(2, index[:, 0]))
+
+
+@torch.inference_mode(False)
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Storage that can be written to in and out of inference mode, wherever it was made."""
+    return torch.zeros(shape, dtype=dtype, device=device)
