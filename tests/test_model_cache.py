@@ -18,26 +18,8 @@ import pytest
 
 from graft import model_cache, smollm2
 from graft.model_support import ModelError
-from tests.tiny_files import write_tiny_gguf
 
 FACTS = {"model": "m"}
-
-
-@pytest.fixture(scope="module")
-def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
-    write_tiny_gguf(path)
-    return path
-
-
-@pytest.fixture
-def pinned(gguf: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The tiny file in the place of the real one, offered by the environment variable."""
-    digest = hashlib.sha256(gguf.read_bytes()).hexdigest()
-    monkeypatch.setattr(smollm2, "GGUF_SHA256", digest)
-    monkeypatch.setattr(smollm2, "_installed_gguf", lambda: None)
-    monkeypatch.setenv(smollm2.SOURCE_ENV, str(gguf))
-    return gguf
 
 
 @pytest.fixture

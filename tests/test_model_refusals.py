@@ -26,20 +26,6 @@ def load(source: Any, **settings: Any) -> LoadedModel:
     return load_model(source, **{"device": "cpu", "cpu_weights": "fp32", **settings})
 
 
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models") / "tiny-llama"
-    save_folder(folder)
-    return folder
-
-
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    """A folder that a test may spoil."""
-    save_folder(tmp_path / "copy")
-    return tmp_path / "copy"
-
-
 # --- what is refused before a weight is read -------------------------------------------------
 
 REFUSED = {

