@@ -24,7 +24,7 @@ from transformers import PreTrainedTokenizerFast
 
 from graft.engine import Engine
 from graft.settings import EngineSettings
-from graft.target import Observer, Verification
+from graft.target import Absorber, Observer, Verification
 from graft.template import Template
 from graft.tree import TokenTree
 
@@ -69,6 +69,8 @@ class FakeTarget:
     """A `Target` whose next-token law is a table.
 
     logits(path) = sharpness * (context * own[last `order` tokens] + base[last token])
+
+    It has no features.
 
     Args:
         vocab_size: ids that exist. order: how many last tokens the law reads.
@@ -122,7 +124,13 @@ class FakeTarget:
     def length(self, slot: int) -> int:
         return len(self.committed[slot])
 
-    def prefill(self, slot: int, tokens: Tensor, observe: Observer | None = None) -> Tensor:
+    def prefill(
+        self,
+        slot: int,
+        tokens: Tensor,
+        observe: Observer | None = None,
+        absorb: Absorber | None = None,
+    ) -> Tensor:
         self.forwards += 1
         logits = tokens.new_empty(0)
         for chunk in tokens.split(256):
@@ -213,5 +221,5 @@ def fake_engine(
         token_count=target.token_count,
         eos_token_ids=eos_token_ids,
         settings=settings or EngineSettings(k=min(8, target.token_count)),
-        template=template,
+        templates=None if template is None else [template],
     )

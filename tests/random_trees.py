@@ -1,7 +1,7 @@
-"""Trees and templates for tests: written out by hand, or drawn at random.
+"""Trees, drafts, templates and tables for tests: written out by hand, or drawn at random.
 
-Invariant: what is made here keeps the invariants of `TokenTree` and `Template`.
-It knows no models and no matrix.
+Invariant: what is made here keeps the invariants of `TokenTree`, `Draft` and `Template`.
+It knows no models.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from collections.abc import Sequence
 
 import torch
 from hypothesis import strategies as st
+from torch import Tensor
 
+from graft.draft import Draft
+from graft.matrix import EMPTY
 from graft.template import RankPath, Template
 from graft.tree import Source, TokenTree
 
@@ -26,9 +29,12 @@ FIVE: Nodes = [(0, 6), (0, 7), (1, 9), (2, 9)]
 
 
 def make_tree(
-    rows: Sequence[Nodes], roots: Sequence[int], max_depth: int | None = None
+    rows: Sequence[Nodes],
+    roots: Sequence[int],
+    max_depth: int | None = None,
+    source: Source = Source.RETRIEVED,
 ) -> TokenTree:
-    """A batch of trees of retrieved nodes; short rows end in empty slots."""
+    """A batch of trees, all nodes of one source; short rows end in empty slots."""
     width = 1 + max(len(row) for row in rows)
     tokens = torch.zeros(len(rows), width, dtype=torch.int64)
     parents, depths = torch.zeros_like(tokens), torch.ones_like(tokens)
@@ -39,7 +45,7 @@ def make_tree(
         for node, (parent, token) in enumerate(row, 1):
             tokens[b, node], parents[b, node], used[b, node] = token, parent, True
             depths[b, node] = depths[b, parent] + 1
-            sources[b, node] = Source.RETRIEVED
+            sources[b, node] = source
     deepest = int((depths * used).max())
     return TokenTree(tokens, parents, depths, used, sources, max_depth or deepest)
 
@@ -83,3 +89,33 @@ def templates(draw: st.DrawFn) -> Template:
         if path not in paths:
             paths.append(path)
     return Template(tuple(paths))
+
+
+@st.composite
+def drafts(draw: st.DrawFn, most: int = 9, batch: int = 3, vocab_size: int = 6) -> Draft:
+    """Random drafts: candidates best first, of which a random number is kept; random anchors
+    among those kept, or none; stages 0 to 2."""
+    rows = draw(st.lists(nodes(most, vocab_size), min_size=1, max_size=batch))
+    roots = draw(st.tuples(*[st.integers(0, vocab_size - 1)] * len(rows)))
+    tree = make_tree(rows, roots, source=Source.DRAFT)
+    kept = [draw(st.integers(0, len(row))) for row in rows]
+    anchor = [draw(st.integers(0, number)) for number in kept] if draw(st.booleans()) else None
+    falling = -torch.arange(tree.width) / 8
+    return Draft(
+        tree=tree,
+        scores=falling.expand(tree.batch, -1).where(tree.used, -torch.inf),
+        kept=torch.tensor(kept),
+        stage=torch.tensor(draw(st.tuples(*[st.integers(0, 2)] * len(rows)))),
+        confidence=torch.full((tree.batch, 2), 0.5),
+        steps=1,
+        anchor=None if anchor is None else torch.tensor(anchor),
+    )
+
+
+@st.composite
+def tables(draw: st.DrawFn, rows: int = 16, k: int = 4, tokens: int | None = None) -> Tensor:
+    """Successor tables [rows, k]: distinct tokens per row, some of them missing."""
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
+    full = torch.rand(rows, tokens or rows, generator=generator).argsort(dim=1)[:, :k]
+    missing = torch.rand(rows, k, generator=generator) < draw(st.sampled_from([0.0, 0.3, 0.8]))
+    return full.masked_fill(missing, EMPTY)

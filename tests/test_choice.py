@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from graft.choice import Chooser, RowOutcome
-from graft.grafting import Lookups
+from graft.draft import Draft, no_draft
+from graft.grafting import Grafted
+from graft.pruning import DraftPlan
 from graft.request import Request
 from graft.sampling_params import SamplingParams
 from graft.tree import Source, TokenTree
@@ -52,8 +54,18 @@ def choose(
     length = torch.tensor([len(r.prompt) for r in requests])
     history = torch.ones(len(requests), 20, dtype=torch.int64)
     walk = chooser.walk(tree, logits, history, length)
-    lookups = Lookups(torch.tensor([9] * len(requests)), torch.tensor([7] * len(requests)))
-    return chooser.read(tree, walk, logits, lookups, torch.tensor(5)), walk
+    return chooser.read(*_as_round(tree), walk, logits, torch.tensor(5)), walk
+
+
+def _as_round(tree: TokenTree) -> tuple[Draft, Grafted]:
+    """A tree as it comes of drafting and grafting, with a number of its own for each count."""
+    plan = DraftPlan(8, 2, 4, (0, 1, 2), (0.5, 0.5, 0.5), (1, 2, 3, 8))
+    draft = no_draft(tree.tokens[:, 0], plan)
+    row = torch.ones_like(draft.kept)
+    confidence = torch.tensor([0.75, 0.25, -1.0]).expand(tree.batch, -1)
+    draft = draft._replace(kept=row * 4, stage=row, confidence=confidence)
+    scores = torch.zeros_like(tree.tokens, dtype=torch.float32)
+    return draft, Grafted(tree, scores, tree.used, row * 3, row * 9, row * 7)
 
 
 def test_a_round_is_read_row_by_row() -> None:
@@ -64,7 +76,9 @@ def test_a_round_is_read_row_by_row() -> None:
     assert [d.token for d in first.block] == [7, 9, 3]
     assert [d.source for d in first.block] == [Source.RETRIEVED, Source.RETRIEVED, Source.TARGET]
     assert (first.draft_nodes, first.retrieved_nodes) == (0, 4)
+    assert (first.stage, first.kept, first.redirected) == (1, 4, 3)
     assert (first.lookups, first.hits, first.rows_written) == (9, 7, 5)
+    assert first.confidence == (0.75, 0.25)
     assert (second.path, [d.token for d in second.block]) == ([], [4])
     assert second.retrieved_nodes == 1
     assert all(d.logprob is None for d in [*first.block, *second.block])

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from graft.decoder import BatchDecoder
 from graft.drafters.none import NoDrafter
-from graft.grafting import MatrixRetriever, NoRetriever, Retriever
 from graft.matrix import AdjacencyMatrix
+from graft.pruning import dense
 from graft.request import Request, StreamToken
+from graft.retrieval import MatrixRetriever, NoRetriever, Retriever
 from graft.sampling_params import SamplingParams
 from graft.template import default_template
 from graft.tree import Source
@@ -46,8 +47,9 @@ def decoder(slots: int, budget: int = 6, warm: bool = True) -> BatchDecoder:
         order = torch.arange(VOCAB)
         if warm:
             matrix.write(order, matrix.best(torch.stack([target.law([t]) for t in order])), order)
-        retriever = MatrixRetriever(matrix, default_template().take(2 * budget), "off")
-    return BatchDecoder(target, NoDrafter(), retriever, budget=budget, token_count=VOCAB)
+        retriever = MatrixRetriever(matrix, [default_template().take(2 * budget)], "off")
+    plan = dense(budget, 1, 1, kept=0)
+    return BatchDecoder(target, NoDrafter(), retriever, plan=plan, token_count=VOCAB)
 
 
 def plain(target: FakeTarget, prompt: Sequence[int], count: int) -> list[int]:

@@ -262,7 +262,7 @@ def test_a_narrow_matrix_uses_what_it_holds_of_the_template(k: int) -> None:
         eos_token_ids=(),
         settings=EngineSettings(k=k, budget=20),
     )
-    assert engine.template.ranks_used == k
+    assert engine.templates[0].ranks_used == k
     result = warm(engine, [3], max_new_tokens=30)
     assert result.token_ids == small().generate([3], max_new_tokens=30, policy="plain").token_ids
 

@@ -15,8 +15,8 @@ CPU = torch.device("cpu")
 TOKENS = 6
 
 
-def matrix(k: int = 3, token_count: int = TOKENS) -> AdjacencyMatrix:
-    return AdjacencyMatrix(token_count, k, CPU)
+def matrix(k: int = 3, token_count: int = TOKENS, count: int = 1) -> AdjacencyMatrix:
+    return AdjacencyMatrix(token_count, k, CPU, count)
 
 
 def rows_of(table: AdjacencyMatrix) -> list[list[int]]:
@@ -192,6 +192,60 @@ def test_clear_forgets_everything() -> None:
     table.learn_text(torch.tensor([1, 2, 3]))
     table.clear()
     assert rows_of(table) == rows_of(matrix())
+
+
+def tables_of(table: AdjacencyMatrix) -> list[list[list[int]]]:
+    """The rows of each of several tables."""
+    rows = rows_of(table)
+    return [rows[i * TOKENS : (i + 1) * TOKENS] for i in range(table.count)]
+
+
+def test_several_tables_stand_side_by_side() -> None:
+    table = matrix(count=3)
+    assert table.bytes == (3 * TOKENS + 1) * 3 * 4
+    assert write(table, [2, TOKENS + 2, 2 * TOKENS + 2], [0, 0, 0]) == 3  # nobody's rivals
+    assert [rows[2] for rows in tables_of(table)] == [[0] * 3, [1] * 3, [2] * 3]
+    assert write(table, [TOKENS + 2, TOKENS + 2, TOKENS + 2], [1, 2, 3]) == 1
+    assert [rows[2] for rows in tables_of(table)] == [[0] * 3, [2] * 3, [2] * 3]
+    assert write(table, [3 * TOKENS - 1, 0], [-1, -1]) == 0
+    assert sum(row != [EMPTY] * 3 for row in rows_of(table)) == 3
+    tokens = torch.tensor([[2, TOKENS + 2], [2 * TOKENS + 2, 0]])
+    assert table.lookup(tokens, torch.zeros_like(tokens)).tolist() == [[0, 2], [2, EMPTY]]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(st.integers(0, 2), texts), max_size=5), st.integers(1, 4))
+def test_a_text_is_learnt_by_one_table(learnt: list[tuple[int, list[int]]], k: int) -> None:
+    table = matrix(k, count=3)
+    wanted = tables_of(table)
+    for owner, text in learnt:
+        table.learn_text(torch.tensor(text, dtype=torch.int64), owner)
+        wanted[owner] = naive_learn(wanted[owner], text, k)
+        assert tables_of(table) == wanted
+    table.check_integrity()
+
+
+@pytest.mark.parametrize("cleared", [0, 1, 2])
+def test_one_table_forgets(cleared: int) -> None:
+    table = matrix(count=3)
+    for owner in range(3):
+        # The first and the last row of each.
+        table.learn_text(torch.tensor([0, TOKENS - 1, owner]), owner)
+    wanted = tables_of(table)
+    table.clear(cleared)
+    wanted[cleared] = [[EMPTY] * 3] * TOKENS
+    assert tables_of(table) == wanted
+    table.clear()
+    assert (table.ids == EMPTY).all()
+
+
+def test_successors_are_tokens_in_every_table() -> None:
+    table = matrix(count=2)
+    table.ids[TOKENS + 1, 0] = TOKENS + 1  # a row number, not a token
+    with pytest.raises(AssertionError, match="ids are tokens"):
+        table.check_integrity()
+    table.ids[TOKENS + 1, 0] = TOKENS - 1
+    table.check_integrity()
 
 
 @pytest.mark.parametrize(

@@ -10,25 +10,13 @@ import pytest
 import torch
 
 from graft.metrics import CollapseAlarm, RoundRecord, RoundTimes, Stats, Stopwatch, summarise
+from tests.records import make_record
 
-TIMES = RoundTimes(draft=1.0, graft=2.0, verify=4.0, commit_update=2.0, other=1.0)
+TIMES = RoundTimes(draft=1.0, graft=2.0, verify=4.0, commit_update=2.0, other=1.0, lookup=0.5)
 
 
 def record(**changes: Any) -> RoundRecord:
-    numbers: dict[str, Any] = {
-        "proposed_draft": 0,
-        "proposed_retrieved": 8,
-        "empty_slots": 0,
-        "accepted_draft": 0,
-        "accepted_retrieved": 0,
-        "lookups": 10,
-        "hits": 8,
-        "rows_written": 9,
-        "batch": 1,
-        "context": 50,
-        "times": TIMES,
-    }
-    return RoundRecord(**{**numbers, **changes})
+    return make_record(**{"times": TIMES, **changes})
 
 
 def stats(*records: RoundRecord, **changes: Any) -> Stats:
@@ -103,6 +91,22 @@ def test_shares_of_time_add_up_to_one() -> None:
     }
 
 
+def test_the_lookup_is_no_part_of_the_total() -> None:
+    assert TIMES.total == 10.0
+    assert stats(record(), record()).lookup_seconds == 1.0
+
+
+def test_stages_and_drafting_add_up() -> None:
+    found = stats(
+        record(stage="d0", kept_draft=2, released_slots=6, draft_steps=0, redirected=1),
+        record(stage="d1", kept_draft=4, released_slots=4, draft_steps=1),
+        record(stage="d0", kept_draft=2, released_slots=6, draft_steps=0, redirected=2),
+    )
+    assert found.stage_histogram == {"d0": 2, "d1": 1}
+    assert (found.kept_draft, found.released_slots) == (8, 16)
+    assert (found.draft_steps, found.redirected) == (1, 3)
+
+
 def test_records_add_up_their_sources() -> None:
     one = record(proposed_draft=3, accepted_draft=1, accepted_retrieved=2)
     assert (one.proposed, one.accepted) == (11, 3)
@@ -123,7 +127,7 @@ def test_a_stopwatch_adds_laps_of_one_name(monkeypatch: pytest.MonkeyPatch) -> N
     watch = Stopwatch(torch.device("cpu"))
     for name in ("other", "verify", "other", "graft"):
         watch.lap(name)
-    assert watch.read() == RoundTimes(other=4.0, verify=2.0, graft=4.0)
+    assert watch.read(0.25) == RoundTimes(other=4.0, verify=2.0, graft=4.0, lookup=0.25)
 
 
 @pytest.fixture

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graft.metrics import RoundRecord, RoundTimes
+from graft.metrics import RoundRecord
 from graft.request import Drawn, Logprob, Request, StreamToken
 from graft.sampling_params import SamplingParams
 from graft.tree import Source
+from tests.records import make_record
 
 EOS = 0
 TWO_BYTES = 300  # a token whose text is "END" and the beginning of a character
@@ -127,18 +128,11 @@ def _first_stop(text: str, stops: Sequence[str]) -> int:
 
 
 def record(accepted: Sequence[Source]) -> RoundRecord:
-    return RoundRecord(
+    return make_record(
         proposed_draft=9,
         proposed_retrieved=9,
-        empty_slots=0,
         accepted_draft=list(accepted).count(Source.DRAFT),
         accepted_retrieved=list(accepted).count(Source.RETRIEVED),
-        lookups=0,
-        hits=0,
-        rows_written=0,
-        batch=1,
-        context=1,
-        times=RoundTimes(),
     )
 
 

@@ -6,13 +6,13 @@ import ast
 from collections.abc import Iterable
 from dataclasses import FrozenInstanceError, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 import graft
 from graft.sampling_params import SamplingParams
-from graft.settings import DEFAULT_BUDGET, MAX_BUDGET, EngineSettings
+from graft.settings import DEFAULT_BUDGET, MAX_BUDGET, PRESETS, EngineSettings, Policy
 
 SOURCE = Path(graft.__file__).parent
 
@@ -20,8 +20,16 @@ SOURCE = Path(graft.__file__).parent
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("policy", ["eagle", "", None, 1]),
+        ("policy", ["eagle", "", 1]),
+        ("preset", ["paper-61", "", 60]),
+        ("dedup", ["off", None, True]),
+        ("matrix_scope", ["user", None]),
         ("prompt_learning", ["both", None, True]),
+        ("beam", [0, 65, 2.0, True]),
+        ("depth", [0, 33, "8"]),
+        ("checkpoints", [(1.0,), 0, ("0",), (True,), (3, 1), (0, 0), (-1,), (99,)]),
+        ("thresholds", [0.5, ("0.5",), (None,), (-0.1, 0.2, 0.2), (0.5,)]),
+        ("kept", [8, (8.0,), (False,), (8,), (8, 24, 400)]),
         ("budget", [0, -1, MAX_BUDGET + 1, 4.0, True, "4"]),
         ("k", [0, 65, 8.0, False, None]),
         ("max_batch", [0, 1025, 1.5, None]),
@@ -31,14 +39,23 @@ def test_a_wrong_value_is_refused_with_its_name_and_what_is_supported(
     name: str, values: list[Any]
 ) -> None:
     for value in values:
-        with pytest.raises(ValueError, match=rf"^{name}={value!r}: .*supported"):
+        with pytest.raises(ValueError, match=rf"^{name}=.*supported") as refused:
             EngineSettings(**{name: value})
+        assert repr(value).strip("()") in str(refused.value)
 
 
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("policy", ["plain", "retrieval"]),
+        ("policy", [None, *get_args(Policy)]),
+        ("preset", [None, *PRESETS]),
+        ("dedup", ["redirect", "skip"]),
+        ("matrix_scope", ["request", "process", "file"]),
+        ("beam", [None, 1, 64]),
+        ("depth", [None, 1, 32]),
+        ("checkpoints", [None, (0, 1, 4)]),
+        ("thresholds", [None, (0, 0.5, 1.5)]),
+        ("kept", [None, (0, 30, 60)]),
         ("prompt_learning", ["text", "logits", "off"]),
         ("budget", [None, 1, MAX_BUDGET]),
         ("k", [1, 64]),
@@ -53,7 +70,8 @@ def test_the_supported_values_are_taken(name: str, values: list[Any]) -> None:
 def test_changes_of_none_change_nothing() -> None:
     mine = EngineSettings(policy="plain", budget=7)
     assert mine.having(policy=None, budget=None) == mine
-    assert mine.having(policy="retrieval", budget=9) == EngineSettings(budget=9)
+    changed = EngineSettings(policy="retrieval", budget=9)
+    assert mine.having(policy="retrieval", budget=9) == changed
 
 
 def test_changes_are_validated() -> None:
@@ -67,14 +85,54 @@ def test_settings_are_frozen() -> None:
 
 
 def test_the_budget_depends_on_the_device_where_none_is_set() -> None:
-    assert EngineSettings().budget_on("cpu") == DEFAULT_BUDGET["cpu"]
-    assert EngineSettings().budget_on("cuda") == DEFAULT_BUDGET["cuda"]
-    assert EngineSettings().budget_on("mps") == DEFAULT_BUDGET["cuda"]
-    assert EngineSettings(budget=3).budget_on("cuda") == 3
+    for device, expected in (("cpu", "cpu"), ("cuda", "cuda"), ("mps", "cuda")):
+        assert EngineSettings().budget_on("graft", device) == DEFAULT_BUDGET[expected]
+    assert EngineSettings(budget=3).budget_on("graft", "cuda") == 3
+    assert EngineSettings(preset="paper-16").budget_on("graft", "cpu") == 16
+    assert EngineSettings(preset="paper-16", budget=5).budget_on("graft", "cpu") == 5
 
 
 def test_plain_decoding_has_no_budget() -> None:
-    assert EngineSettings(policy="plain", budget=3).budget_on("cpu") == 0
+    assert EngineSettings(budget=3).budget_on("plain", "cpu") == 0
+    assert EngineSettings().plan("plain", 0).budget == 0
+
+
+def test_the_policy_depends_on_the_drafter_where_none_is_set() -> None:
+    assert EngineSettings().policy_with(drafter=True) == "graft"
+    assert EngineSettings().policy_with(drafter=False) == "retrieval"
+    assert EngineSettings(policy="dense").policy_with(drafter=False) == "dense"
+
+
+def test_the_paper_is_the_preset_of_sixty() -> None:
+    plan = EngineSettings(preset="paper-60").plan("graft", 60)
+    assert (plan.beam, plan.depth, plan.checkpoints) == (10, 8, (0, 1, 5))
+    assert plan.kept == (8, 24, 40, 60)
+    assert [plan.budget - n for n in plan.kept] == [52, 36, 20, 0]
+    assert [plan.stage_name(i) for i in range(plan.stages)] == ["d0", "d1", "d5", "full"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "stages", "kept"),
+    [
+        ("retrieval", 1, 0),
+        ("dense", 1, 16),
+        ("eagle3", 1, 16),
+        ("lookup", 1, 16),
+        ("graft-unpruned", 1, 8),
+        ("pruned", 4, 16),
+        ("graft", 4, 16),
+    ],
+)
+def test_every_policy_has_its_plan(policy: Any, stages: int, kept: int) -> None:
+    plan = EngineSettings().plan(policy, 16)
+    assert (plan.budget, plan.stages, plan.kept[-1]) == (16, stages, kept)
+
+
+def test_own_numbers_replace_the_scaled_ones() -> None:
+    mine = EngineSettings(beam=3, depth=5, checkpoints=(0, 2), thresholds=(0.9, 0.1), kept=(2, 6))
+    plan = mine.plan("graft", 12)
+    assert (plan.beam, plan.depth, plan.checkpoints) == (3, 5, (0, 2))
+    assert (plan.thresholds, plan.kept) == ((0.9, 0.1), (2, 6, 12))
 
 
 class Reads(ast.NodeVisitor):

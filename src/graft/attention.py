@@ -28,23 +28,25 @@ NAME = "graft_tree"
 class Step:
     """The rows of one forward: which sequence they belong to and what each of them may see.
 
-    Sequence b has `starts[b]` committed keys; the N new rows stand right behind them:
+    Sequence b has `starts[b]` committed keys. U uncommitted rows stand right behind them, of which
+    the last N are new and the others those of earlier steps over the same committed keys:
 
         [0 .. start)            committed, all visible (within the layer's window)
-        [start .. start + N)    this step's rows, visible along the row's own path
-        [start + N .. T)        rows of a longer sequence in the batch, never visible
+        [start .. start + U)    uncommitted rows, visible along the row's own path
+        [start + U .. T)        rows of a longer sequence in the batch, never visible
 
     Args:
         first: cache slot of the first sequence; the batch uses slots first .. first + B.
         starts: committed length of each sequence (host integers).
-        visible: bool [B, N, N], true where new row j is on the path of new row i.
-        depths: int64 [B, N], distance of each new row from the first one.
+        visible: bool [B, N, U], true where uncommitted row j is on the path of new row i.
+        depths: int64 [B, U], distance of each uncommitted row from the first key behind start.
     """
 
     def __init__(self, first: int, starts: Sequence[int], visible: Tensor, depths: Tensor) -> None:
         self.first = first
         self.starts = tuple(starts)
-        self.width = visible.shape[1]
+        self.width = visible.shape[1]  # N
+        self.room = visible.shape[2]  # U
         self._visible = visible
         self._depths = depths
         self._biases: dict[tuple[int | None, int, torch.dtype], Tensor] = {}
@@ -56,7 +58,12 @@ class Step:
     @property
     def end(self) -> int:
         """T: keys that a row of this step can reach at most."""
-        return max(self.starts) + self.width
+        return max(self.starts) + self.room
+
+    @property
+    def offset(self) -> int:
+        """Uncommitted rows of earlier steps, in front of the new ones."""
+        return self.room - self.width
 
     def bias(self, window: int | None, groups: int, like: Tensor) -> Tensor:
         """Additive mask [B, 1, groups * N, T] in the dtype and on the device of `like`.
@@ -81,14 +88,15 @@ class Step:
             return torch.cat([past, self._visible], dim=2)
         start = torch.tensor(self.starts, device=device)[:, None, None]
         keys = torch.arange(self.end, device=device).expand(self.batch, 1, -1)
-        node = (keys - start).clamp(0, self.width - 1)  # [B, 1, T]: tree row behind each key
-        in_tree = (keys >= start) & (keys < start + self.width)
+        node = (keys - start).clamp(0, self.room - 1)  # [B, 1, T]: row behind each key
+        in_tree = (keys >= start) & (keys < start + self.room)
         path = self._visible.gather(2, node.expand(-1, self.width, -1))
         seen = (keys < start) | (in_tree & path)
         if window is not None:
             depth = self._depths.gather(1, node.squeeze(1)).unsqueeze(1)
             key_position = torch.where(in_tree, start + depth, keys)
-            seen &= start + self._depths.unsqueeze(2) - key_position < window
+            own = self._depths[:, self.offset :]
+            seen &= start + own.unsqueeze(2) - key_position < window
         return seen
 
 

@@ -136,6 +136,7 @@ class KVCache(Cache):
         storage = self._storage[self._group[index]][self._place[index]]
         storage = storage[step.first : step.first + step.batch]
         for b, start in enumerate(step.starts):
+            start += step.offset
             storage[b, :, start : start + step.width] = rows[b]
         return storage[:, :, : step.end]
 

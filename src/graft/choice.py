@@ -12,12 +12,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from graft.grafting import Lookups
+from graft.draft import Draft
+from graft.grafting import Grafted
 from graft.request import Drawn, Logprob, Request
 from graft.sampling import Sampler, token_logprobs
 from graft.sampling_params import SampleRequest
 from graft.tree import Source, TokenTree
 from graft.verify import Ends, Walk, walk
+
+_ONE = 1 << 24  # confidences travel to the host as integers, in one piece with everything else
 
 
 class RowOutcome(NamedTuple):
@@ -25,8 +28,12 @@ class RowOutcome(NamedTuple):
 
     path: list[int]  # accepted nodes
     block: list[Drawn]  # committed tokens: the accepted ones, then the bonus
+    confidence: tuple[float, ...]  # at the checkpoints that were reached
     draft_nodes: int
     retrieved_nodes: int
+    stage: int
+    kept: int
+    redirected: int
     lookups: int
     hits: int
     rows_written: int  # by the whole batch
@@ -62,11 +69,11 @@ class Chooser:
         return walk(tree, logits, history, length, self._sampler.choose, ends)
 
     def read(
-        self, tree: TokenTree, path: Walk, logits: Tensor, lookups: Lookups, written: Tensor
+        self, draft: Draft, grafted: Grafted, path: Walk, logits: Tensor, written: Tensor
     ) -> list[RowOutcome]:
         """Bring a round's outcome to the host: the one wait for the device in a round (one more
         where log-probabilities are asked for)."""
-        levels = path.tokens.shape[1]
+        tree, levels = grafted.tree, path.tokens.shape[1]
         source = tree.sources.gather(1, path.nodes)
         proposed = [
             (tree.used & (tree.sources == s)).sum(1) for s in (Source.DRAFT, Source.RETRIEVED)
@@ -74,19 +81,23 @@ class Chooser:
         numbers = [
             path.accepted,
             *proposed,
-            lookups.asked,
-            lookups.found,
+            draft.stage,
+            draft.kept,
+            grafted.redirected,
+            grafted.asked,
+            grafted.found,
             written.expand_as(path.accepted),
         ]
-        packed = torch.cat([path.tokens, path.nodes, source, torch.stack(numbers, 1)], dim=1)
-        host = packed.tolist()
+        parts = [path.tokens, path.nodes, source, torch.stack(numbers, 1), *_fixed(draft)]
+        host = torch.cat(parts, dim=1).tolist()
         # The last draw of a row is its bonus; only there can the settings have left no token.
         self._sampler.check([row[row[3 * levels]] for row in host])
         logprobs = self._read_logprobs(path, logits)
         out = []
         for row, known in zip(host, logprobs, strict=True):
             tokens, nodes, sources = (row[i * levels : (i + 1) * levels] for i in range(3))
-            accepted, draft, retrieved, asked, found, rows = row[3 * levels :]
+            accepted, *counts = row[3 * levels : 3 * levels + len(numbers)]
+            reached = [c / _ONE for c in row[3 * levels + len(numbers) :] if c >= 0]
             # Level d visits the node that holds the token drawn at level d - 1.
             came_from = [Source(s) for s in sources[1 : accepted + 1]] + [Source.TARGET]
             drawn = zip(tokens[: accepted + 1], came_from, known, strict=False)
@@ -94,11 +105,8 @@ class Chooser:
                 RowOutcome(
                     nodes[1 : accepted + 1],
                     [Drawn(*d) for d in drawn],
-                    draft,
-                    retrieved,
-                    asked,
-                    found,
-                    rows,
+                    tuple(reached),
+                    *counts,
                 )
             )
         return out
@@ -132,3 +140,8 @@ class Chooser:
             for c, i, v in zip(chosen.tolist(), ids.tolist(), values.tolist(), strict=True)
         ]
         return [found[b * levels : (b + 1) * levels] for b in range(batch)]
+
+
+def _fixed(draft: Draft) -> list[Tensor]:
+    """Confidences as int64 [B, C]; none is negative."""
+    return [(draft.confidence * _ONE).long()] if draft.confidence.shape[1] else []

@@ -9,28 +9,50 @@ It does not know text, models, or how requests reach it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from graft.aside import Aside, side_stream
 from graft.choice import Chooser, RowOutcome
+from graft.draft import Draft, no_draft
 from graft.drafters.base import Drafter
-from graft.grafting import Lookups, Retriever
+from graft.grafting import Dedup, Grafted, graft
 from graft.metrics import RoundRecord, RoundTimes, Stopwatch
+from graft.pruning import DraftPlan, dense
 from graft.request import Request, StreamToken
+from graft.retrieval import Retrieved, Retriever
 from graft.target import Target
-from graft.tree import TokenTree, root_tree
+from graft.tree import TokenTree
+
+
+class RoundView(NamedTuple):
+    """A round as it was decided, for observers. Reading its tensors waits for the device."""
+
+    tree: TokenTree  # verified, [B, N]
+    scores: Tensor  # float32 [B, N] log-probability of each path, NaN where nobody drafted it
+    shared: Tensor  # bool [B, N] draft nodes that were retrieved too
+    rows: Sequence[RowOutcome]
+    requests: Sequence[Request]  # in batch order
+    records: Sequence[RoundRecord]
+    plan: DraftPlan
+
+
+Observer = Callable[[RoundView], None]
 
 
 class BatchDecoder:
     """Running requests and their rounds.
 
     Args:
-        target: opened with enough slots.
+        target, drafter: opened with enough slots.
         drafter, retriever: who fills the trees.
-        budget: K, nodes per tree without the root; 0 is plain decoding.
+        plan: how a round is drafted; its budget 0 is plain decoding.
         token_count: ids the tokenizer knows; others are never chosen.
+        dedup, refill: how drafted and retrieved nodes are put together (`graft.grafting`).
+        watch: is shown every round.
     """
 
     def __init__(
@@ -39,16 +61,22 @@ class BatchDecoder:
         drafter: Drafter,
         retriever: Retriever,
         *,
-        budget: int,
+        plan: DraftPlan,
         token_count: int,
+        dedup: Dedup = "redirect",
+        refill: bool = True,
+        watch: Observer | None = None,
     ) -> None:
         self.target = target
         self.drafter = drafter
         self.retriever = retriever
-        self.budget = budget
+        self.plan = plan
         self.token_count = token_count
         self.running: list[Request] = []
         self.last_records: list[RoundRecord] = []  # of the last round, one per sequence
+        self._dedup, self._refill = dedup, refill
+        self._watch = watch
+        self._stream = side_stream(target.device)
         self._lengths: list[int] = []  # committed tokens per slot, the root included
         self._history = torch.zeros(0, 0, dtype=torch.int64, device=target.device)
         self._chooser: Chooser | None = None  # of the running requests, made when they round
@@ -60,21 +88,22 @@ class BatchDecoder:
         history, length, roots = self._state()
         chooser = self._chooser = self._chooser or self._new_chooser(self.running)
         watch.lap("other")
-        tree = self.drafter.draft(roots, self.budget)
-        watch.lap("draft")
-        tree, lookups = self.retriever.fill(tree, self.budget)
-        tree = _drop_empty(tree)
+        lookup = Aside(lambda: self.retriever.look_up(roots), self._stream)
         watch.lap("graft")
-        seen = self.target.verify(tree)
+        draft = self.drafter.draft(history, length, self.plan)
+        watch.lap("draft")
+        grafted = self._graft(draft, lookup.result())
+        watch.lap("graft")
+        seen = self.target.verify(grafted.tree)
         watch.lap("verify")
-        path = chooser.walk(tree, seen.logits, history, length)
+        path = chooser.walk(grafted.tree, seen.logits, history, length)
         watch.lap("other")
-        written = self.retriever.update(tree, seen.logits, path)
-        rows = chooser.read(tree, path, seen.logits, lookups, written)
+        written = self.retriever.update(grafted.tree, seen.logits, path)
+        rows = chooser.read(draft, grafted, path, seen.logits, written)
         self.target.commit([row.path for row in rows])
         self.drafter.commit([row.path for row in rows], seen.features)
         watch.lap("commit_update")
-        return self._deliver(rows, watch.read())
+        return self._deliver(rows, draft, grafted, watch.read(lookup.seconds()))
 
     @torch.inference_mode()
     def admit(self, request: Request, reuse: Sequence[int] = ()) -> list[StreamToken]:
@@ -87,17 +116,15 @@ class BatchDecoder:
         self._reserve(slot + 1, len(context) + 1)
         tokens = torch.tensor(context, device=self.target.device)
         self._history[slot, : len(context)] = tokens
-        request.cached_tokens = _common(reuse, context[:-1])
-        self.target.truncate(slot, request.cached_tokens)
-        observe = self.retriever.learn_prompt(tokens)
-        logits = self.target.prefill(slot, tokens[request.cached_tokens :], observe)
+        logits = self._prefill(request, slot, tokens, _common(reuse, context[:-1]))
         # The first token is the bonus of a tree that has only its root: it belongs to no round.
-        tree, logits = root_tree(tokens[-1:]), logits.expand(1, 1, -1)
+        draft = no_draft(tokens[-1:], dense(0, 1, 1))
+        grafted = graft(draft, None, 0)
         chooser = self._new_chooser([request])
         length = torch.tensor([len(context)], device=self.target.device)
-        path = chooser.walk(tree, logits, self._history[slot : slot + 1], length)
-        nothing = Lookups(torch.zeros_like(length), torch.zeros_like(length))
-        (row,) = chooser.read(tree, path, logits, nothing, length.new_zeros(()))
+        logits = logits.expand(1, 1, -1)
+        path = chooser.walk(grafted.tree, logits, self._history[slot : slot + 1], length)
+        (row,) = chooser.read(draft, grafted, path, logits, length.new_zeros(()))
         watch.lap("verify")
         request.prefill_seconds = watch.read().total
         self.running.append(request)
@@ -107,22 +134,60 @@ class BatchDecoder:
         self._retire_finished()
         return out
 
+    def _prefill(self, request: Request, slot: int, tokens: Tensor, common: int) -> Tensor:
+        """Run what is new of a prompt through target and drafter; logits [V] at its end."""
+        drafter = self.drafter
+        cached = request.cached_tokens = drafter.reusable(slot, common) if common else 0
+        self.target.truncate(slot, cached)
+        drafter.truncate(slot, cached)
+        observe = self.retriever.admit(slot, tokens)
+        absorb = None
+        if drafter.feature_layers:
+
+            def absorb(features: Tensor) -> None:
+                drafter.prefill(slot, tokens, features)
+
+        logits = self.target.prefill(slot, tokens[cached:], observe, absorb)
+        if not drafter.feature_layers:
+            drafter.prefill(slot, tokens, None)
+        return logits
+
+    def _graft(self, draft: Draft, retrieved: Retrieved | None) -> Grafted:
+        if draft.anchor is not None and retrieved is not None:
+            # What was looked up hangs below the root; here it must begin where the draft ends.
+            starts = draft.tree.tokens.gather(1, draft.anchor.unsqueeze(1)).squeeze(1)
+            retrieved = self.retriever.look_up(starts)
+        budget = self.plan.budget
+        grafted = graft(draft, retrieved, budget, dedup=self._dedup, refill=self._refill)
+        tree = _drop_empty(grafted.tree)
+        shown = slice(tree.width)
+        scores, shared = grafted.scores[:, shown], grafted.shared[:, shown]
+        return grafted._replace(tree=tree, scores=scores, shared=shared)
+
     def _state(self) -> tuple[Tensor, Tensor, Tensor]:
         """History [B, T], length [B] and roots [B] of the running requests (int64)."""
         length = torch.tensor(self._lengths, device=self.target.device)
-        room = max(self._lengths) + self.budget + 2  # a walk writes its draws behind the length
+        # A walk writes its draws behind the length, and padded rows of a drafter read there.
+        room = max(self._lengths) + self.plan.budget + 2
         self._reserve(len(self.running), room)
         history = self._history[: len(self.running)]
         return history, length, history.gather(1, length.unsqueeze(1) - 1).squeeze(1)
 
-    def _deliver(self, rows: Sequence[RowOutcome], times: RoundTimes) -> list[StreamToken]:
+    def _deliver(
+        self, rows: Sequence[RowOutcome], draft: Draft, grafted: Grafted, times: RoundTimes
+    ) -> list[StreamToken]:
         """Hand every request its block and its record; let finished ones go."""
         out: list[StreamToken] = []
-        self.last_records = []
+        self.last_records = [
+            _record(row, self.plan, draft.steps, len(rows), context, times)
+            for row, context in zip(rows, self._lengths, strict=True)
+        ]
+        if self._watch is not None:
+            shown = tuple(self.running)
+            seen = (grafted.tree, grafted.scores, grafted.shared)
+            self._watch(RoundView(*seen, rows, shown, self.last_records, self.plan))
         for slot, (request, row) in enumerate(zip(self.running, rows, strict=True)):
-            record = _record(row, self.budget, len(rows), self._lengths[slot], times)
-            request.records.append(record)
-            self.last_records.append(record)
+            request.records.append(self.last_records[slot])
             self._lengths[slot] += len(row.block)
             out += request.take(row.block)
         self._retire_finished()
@@ -136,7 +201,8 @@ class BatchDecoder:
             self._chooser = None
             last = len(self.running) - 1
             if slot < last:
-                self.target.move(last, slot)
+                for part in (self.target, self.drafter, self.retriever):
+                    part.move(last, slot)
                 self._history[slot] = self._history[last]
                 self._lengths[slot], self.running[slot] = self._lengths[last], self.running[last]
             self._lengths.pop()
@@ -166,13 +232,19 @@ def _drop_empty(tree: TokenTree) -> TokenTree:
 
 
 def _record(
-    row: RowOutcome, budget: int, batch: int, context: int, times: RoundTimes
+    row: RowOutcome, plan: DraftPlan, steps: int, batch: int, context: int, times: RoundTimes
 ) -> RoundRecord:
     accepted = [drawn.source.name.lower() for drawn in row.block[:-1]]
     return RoundRecord(
+        stage=plan.stage_name(row.stage),
+        confidence=row.confidence,
+        draft_steps=steps,
+        kept_draft=row.kept,
+        released_slots=plan.budget - row.kept,
+        redirected=row.redirected,
         proposed_draft=row.draft_nodes,
         proposed_retrieved=row.retrieved_nodes,
-        empty_slots=budget - row.draft_nodes - row.retrieved_nodes,
+        empty_slots=plan.budget - row.draft_nodes - row.retrieved_nodes,
         accepted_draft=accepted.count("draft"),
         accepted_retrieved=accepted.count("retrieved"),
         lookups=row.lookups,

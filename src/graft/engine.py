@@ -7,22 +7,29 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, overload
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from graft.decoder import BatchDecoder
+from graft.decoder import BatchDecoder, Observer
+from graft.drafters.base import Drafter
+from graft.drafters.lookup import LookupDrafter
 from graft.drafters.none import NoDrafter
-from graft.grafting import MatrixRetriever, NoRetriever, Retriever
+from graft.fingerprint import tokenizer_fingerprint
 from graft.matrix import AdjacencyMatrix
+from graft.matrix_file import save_matrix
 from graft.metrics import CollapseAlarm
 from graft.prompts import Message, Prompt, as_prompts, encode
+from graft.pruning import DraftPlan
 from graft.request import Request, Result, StreamToken
+from graft.retrieval import MatrixRetriever, NoRetriever, Retriever
 from graft.sampling_params import SamplingParams
-from graft.settings import EngineSettings
+from graft.settings import DRAFTING, RETRIEVING, EngineSettings, Policy
 from graft.stream import TokenStream
 from graft.target import Target
 from graft.template import Template, default_template
@@ -45,7 +52,11 @@ class Engine:
         token_count: ids the tokenizer knows; padding of the logits beyond them is never chosen.
         eos_token_ids: ids that end an answer.
         settings: defaults, which single calls may change.
-        template: what to retrieve; if None, what the matrix holds of the shipped one.
+        drafter: who drafts; without one, trees are retrieved alone.
+        templates: what to retrieve: one for all stages or one per stage; if None, what the matrix
+            holds of the shipped one.
+        matrix: to start from; if None, an empty one.
+        matrix_file: where `close` keeps the matrix under matrix_scope "file".
     """
 
     def __init__(
@@ -57,7 +68,10 @@ class Engine:
         token_count: int,
         eos_token_ids: Sequence[int],
         settings: EngineSettings | None = None,
-        template: Template | None = None,
+        drafter: Drafter | None = None,
+        templates: Sequence[Template] | None = None,
+        matrix: AdjacencyMatrix | None = None,
+        matrix_file: str | Path | None = None,
     ) -> None:
         self.target = target
         self.tokenizer = tokenizer
@@ -65,11 +79,24 @@ class Engine:
         self.token_count = token_count
         self.eos_token_ids = tuple(eos_token_ids)
         self.settings = settings or EngineSettings()
-        self.template = template or default_template().within(self.settings.k)
-        self.matrix = AdjacencyMatrix(token_count, self.settings.k, target.device)
+        self.drafter = drafter
+        self._matrix_file = matrix_file
+        self.matrix = matrix or AdjacencyMatrix(token_count, self.settings.k, target.device)
+        self.templates = tuple(templates or [default_template().within(self.matrix.k)])
         self._alarm = CollapseAlarm()
         self._cached: list[int] = []  # tokens behind the rows of slot 0, for a next turn
+        self._drafted = False  # whether the drafter knows them too
         self._busy = False
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that holds where a call names none."""
+        return self.settings.policy_with(drafter=self.drafter is not None)
+
+    @property
+    def budget(self) -> int:
+        """The budget of that policy on this device."""
+        return self.settings.budget_on(self.policy, self.target.device.type)
 
     @overload
     def generate(
@@ -131,6 +158,7 @@ class Engine:
         budget: int | None = None,
         raw: bool = False,
         reuse_prefix: bool = False,
+        watch: Observer | None = None,
         **options: Any,
     ) -> TokenStream:
         """As `generate`, token by token as they are committed.
@@ -138,11 +166,13 @@ class Engine:
         Args:
             reuse_prefix: keep what the last single request left in the cache where this prompt
                 begins with the same tokens (a chat's next turn).
+            watch: is shown every round (`RoundView`).
         """
         if sampling is not None and options:
             raise ValueError(f"give sampling or {', '.join(options)}, not both")
         params = sampling or SamplingParams.from_kwargs(**options)
         settings = self.settings.having(policy=policy, budget=budget)
+        plan = self._plan(settings)
         given, single = as_prompts(prompts)
         requests = []
         for index, prompt in enumerate(given):
@@ -151,7 +181,7 @@ class Engine:
                 requests.append(self._request(index, ids, params))
             except ValueError as error:
                 raise error if single else ValueError(f"prompt {index}: {error}") from error
-        return TokenStream(requests, self._run(requests, settings, reuse_prefix))
+        return TokenStream(requests, self._run(requests, settings, plan, reuse_prefix, watch))
 
     def continue_ids(
         self,
@@ -183,23 +213,56 @@ class Engine:
                 f"{request.limit} tokens; raise max_new_tokens or shorten the prompt"
             )
         settings = self.settings.having(policy=policy, budget=budget)
-        for _ in self._run([request], settings, reuse=False):
+        for _ in self._run([request], settings, self._plan(settings), reuse=False):
             pass
         return request.result()
+
+    def save_matrix(self, path: str | Path) -> None:
+        """Write what the matrix holds to a file, for a warm start of a later engine.
+
+        Raises:
+            ValueError: for a path that cannot be written or holds something else.
+        """
+        fingerprint = tokenizer_fingerprint(self.tokenizer, self.token_count)
+        save_matrix(path, self.matrix, fingerprint, model=self.name)
+
+    @contextmanager
+    def borrow_target(self) -> Iterator[Target]:
+        """The target, for other work than generations; the rows in its cache are forgotten.
+
+        Raises:
+            RuntimeError: in the middle of a generation.
+        """
+        if self._busy:
+            raise RuntimeError(BUSY)
+        self._busy, self._cached = True, []
+        try:
+            yield self.target
+        finally:
+            self._busy = False
+
+    def close(self) -> None:
+        """Under matrix_scope "file", keep in the file what was learnt. A `with` block does so."""
+        if self.settings.matrix_scope == "file" and self._matrix_file is not None:
+            self.save_matrix(self._matrix_file)
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @torch.inference_mode()
     def logits_of(self, ids: Sequence[int], last: int = 1) -> Tensor:
         """Logits [last, V] after each of the last tokens of a text, in one plain prefill."""
-        if self._busy:
-            raise RuntimeError(BUSY)
         kept: list[Tensor] = []
-        self._cached = []  # the rows of slot 0 are about to be others
-        self.target.open(1, len(ids))
-        tokens = torch.tensor(list(ids), device=self.target.device)
-        before, behind = tokens[: len(ids) - last], tokens[len(ids) - last :]
-        if len(before):
-            self.target.prefill(0, before)
-        self.target.prefill(0, behind, lambda _, logits: kept.append(logits))
+        with self.borrow_target() as target:
+            target.open(1, len(ids))
+            tokens = torch.tensor(list(ids), device=target.device)
+            before, behind = tokens[: len(ids) - last], tokens[len(ids) - last :]
+            if len(before):
+                target.prefill(0, before)
+            target.prefill(0, behind, lambda _, logits: kept.append(logits))
         return torch.cat(kept)
 
     def _request(
@@ -239,14 +302,19 @@ class Engine:
         return context - len(prompt)
 
     def _run(
-        self, requests: list[Request], settings: EngineSettings, reuse: bool
+        self,
+        requests: list[Request],
+        settings: EngineSettings,
+        plan: DraftPlan,
+        reuse: bool,
+        watch: Observer | None = None,
     ) -> Generator[StreamToken]:
         if self._busy:
             raise RuntimeError(BUSY)
         self._busy = True
         cached, self._cached = (self._cached if reuse and len(requests) == 1 else []), []
         try:
-            decoder = self._decoder(requests, settings, keep=bool(cached))
+            decoder = self._decoder(requests, settings, plan, keep=bool(cached), watch=watch)
             waiting = list(requests)
             while waiting or decoder.running:
                 while waiting and len(decoder.running) < settings.max_batch:
@@ -260,20 +328,74 @@ class Engine:
             if len(requests) == 1 and requests[0].drawn:
                 self._cached = requests[0].context[: self.target.length(0)]
 
+    def _plan(self, settings: EngineSettings) -> DraftPlan:
+        """How rounds are drafted under these settings.
+
+        Raises:
+            ValueError: for a policy whose drafter is missing, or settings that do not fit.
+        """
+        policy = settings.policy_with(drafter=self.drafter is not None)
+        if policy in DRAFTING and self.drafter is None:
+            raise ValueError(
+                f"policy={policy!r} drafts, but no drafter is loaded: give a head or a draft model "
+                "(see graft.load), or use policy plain, lookup or retrieval"
+            )
+        if policy == "eagle3" and self.drafter is not None and self.drafter.name != "eagle3":
+            raise ValueError(
+                "policy='eagle3' needs an EAGLE-3 head; for other drafters the same is called "
+                "policy='dense'"
+            )
+        plan = settings.plan(policy, settings.budget_on(policy, self.target.device.type))
+        if len(self.templates) not in (1, plan.stages):
+            raise ValueError(
+                f"{len(self.templates)} templates are loaded, but a round can end in {plan.stages} "
+                f"stages: give one template, or one per stage"
+            )
+        return plan
+
     def _decoder(
-        self, requests: list[Request], settings: EngineSettings, *, keep: bool
+        self,
+        requests: list[Request],
+        settings: EngineSettings,
+        plan: DraftPlan,
+        *,
+        keep: bool,
+        watch: Observer | None,
     ) -> BatchDecoder:
-        budget = settings.budget_on(self.target.device.type)
+        policy = settings.policy_with(drafter=self.drafter is not None)
+        slots = min(len(requests), settings.max_batch)
+        longest = max(len(r.context) + min(r.limit, 1024) for r in requests) + plan.budget + 1
         if not keep:
-            longest = max(len(r.context) + min(r.limit, 1024) for r in requests)
-            self.target.open(min(len(requests), settings.max_batch), longest + budget + 1)
-        retriever: Retriever = NoRetriever()
-        if settings.policy == "retrieval":
-            template = self.template.take(SPARE * budget)
-            retriever = MatrixRetriever(self.matrix, template, settings.prompt_learning)
+            self.target.open(slots, longest)
+        drafter: Drafter = LookupDrafter() if policy == "lookup" else NoDrafter()
+        if policy in DRAFTING and self.drafter is not None:
+            drafter = self.drafter
+            if not (keep and self._drafted):
+                drafter.open(slots, longest)
+        self._drafted = policy in DRAFTING
         return BatchDecoder(
-            self.target, NoDrafter(), retriever, budget=budget, token_count=self.token_count
+            self.target,
+            drafter,
+            self._retriever(policy, settings, plan, slots),
+            plan=plan,
+            token_count=self.token_count,
+            dedup=settings.dedup,
+            refill=settings.refill and policy in RETRIEVING,
+            watch=watch,
         )
+
+    def _retriever(
+        self, policy: Policy, settings: EngineSettings, plan: DraftPlan, slots: int
+    ) -> Retriever:
+        if policy not in RETRIEVING:
+            return NoRetriever()
+        matrix = self.matrix
+        if settings.matrix_scope == "request":
+            matrix = AdjacencyMatrix(self.token_count, matrix.k, self.target.device, count=slots)
+        ordered = self.templates * (plan.stages // len(self.templates))
+        room = [SPARE * (plan.budget - kept) for kept in plan.kept]
+        templates = [t.take(size) for t, size in zip(ordered, room, strict=True)]
+        return MatrixRetriever(matrix, templates, settings.prompt_learning)
 
     def _decode(self, ids: Sequence[int]) -> str:
         return str(

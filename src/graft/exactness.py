@@ -132,7 +132,7 @@ def compare(
     prompts: Prompt | Sequence[Prompt],
     params: Settings,
     *,
-    policy: str = "retrieval",
+    policy: str | None = None,
     budget: int | None = None,
     raw: bool = False,
     batch: int = 1,
@@ -143,7 +143,7 @@ def compare(
     Args:
         params: settings of both; a seed of None counts as 0. Give a function that makes them if
             `logits_processors` have a state (keep `batch` at 1 then: they are shared by a call).
-        policy, budget: of the tree decoding.
+        policy, budget: of the tree decoding; None is the engine's own.
         raw: continue texts without a chat template.
         batch: prompts that the tree decoding takes in one call; the noise of prompt i is that of
             row i % batch.
@@ -181,7 +181,9 @@ def sampler_of(engine: Engine, params: SamplingParams, prompt: int, row: int) ->
 class _Pair:
     """The two decoders, with settings that are the same for both."""
 
-    def __init__(self, engine: Engine, params: Settings, policy: str, budget: int | None) -> None:
+    def __init__(
+        self, engine: Engine, params: Settings, policy: str | None, budget: int | None
+    ) -> None:
         self._engine = engine
         self._settings = params if callable(params) else lambda: params
         self._policy = policy

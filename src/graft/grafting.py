@@ -1,152 +1,180 @@
-"""Grafting: filling the free slots of a tree with retrieved continuations.
+"""Grafting: the tree of a round, out of what was drafted and what was retrieved.
 
-The lookup depends on the root and the matrix alone, one batched gather per depth. Template nodes
-whose row was never written yield nothing, and the template's next paths take their slots, so that
-the budget is filled whenever the matrix knows enough.
+A fixed budget of K slots goes first to the kept draft nodes, then to retrieved nodes in the order
+of their stage's template, then, if wanted, to the best draft candidates that were not kept. A node
+is its path: a retrieved node whose path the draft holds already is redirected to that node and
+takes no slot; its descendants hang there, and the template's next entries take the slots.
 
-This module knows trees, templates and the matrix: no models, no logits but through the matrix.
+Invariants: no two children of one parent hold the same token; a node's parent is in the tree and
+stands before it (each class above is closed under parents, and along a path the order never
+falls); draft + retrieved + empty = K.
+
+This module knows trees and templates: no models, no matrix.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from graft.matrix import EMPTY, AdjacencyMatrix
-from graft.template import Template
+from graft.draft import Draft
+from graft.retrieval import Retrieved
 from graft.tree import Source, TokenTree
-from graft.verify import Walk
 
-if TYPE_CHECKING:
-    from graft.settings import PromptLearning
+# redirect: descendants of a retrieved node that the draft holds hang under the draft's node.
+# skip: they are left out with it.
+Dedup = Literal["redirect", "skip"]
 
-# Takes (tokens [m], logits [m, V]) of a chunk of a prompt.
-Observer = Callable[[Tensor, Tensor], None]
+# Classes of priority: kept draft nodes by their place, then template entries, then the other
+# draft candidates; above all of them is no node at all.
+_RETRIEVED, _REFILL, _NOTHING = 1 << 20, 1 << 21, 1 << 22
 
 
-class Lookups(NamedTuple):
-    """What retrieval asked for, int64 [B] each."""
+class Grafted(NamedTuple):
+    """The tree to verify, and how it came about. [B] int64 unless stated."""
 
-    asked: Tensor  # template nodes whose parent was there
+    tree: TokenTree  # [B, K + 1]
+    scores: Tensor  # float32 [B, K + 1] log-probability of the path, NaN where nobody drafted it
+    shared: Tensor  # bool [B, K + 1] kept draft nodes that were retrieved too
+    redirected: Tensor  # their number: template entries met that took no slot
+    asked: Tensor  # template nodes whose parent was there: lookups
     found: Tensor  # of these, how many found a successor
 
 
-class Retriever(Protocol):
-    """A source of retrieved nodes."""
-
-    def fill(self, tree: TokenTree, budget: int) -> tuple[TokenTree, Lookups]:
-        """Fill the tree up to `budget` nodes."""
-
-    def update(self, tree: TokenTree, logits: Tensor, walk: Walk) -> Tensor:
-        """Learn from a verified tree; returns the number of rows written (int64 scalar)."""
-
-    def learn_prompt(self, tokens: Tensor) -> Observer | None:
-        """Learn from a prompt (int64 [n]) before its prefill. Where the target's logits are
-        wanted for every prompt token, returns the function that takes them, chunk by chunk."""
-
-
-class NoRetriever:
-    """Retrieves nothing: plain decoding, or a drafter alone."""
-
-    def fill(self, tree: TokenTree, budget: int) -> tuple[TokenTree, Lookups]:
-        """The tree as it is."""
-        zero = torch.zeros_like(tree.tokens[:, 0])
-        return tree, Lookups(zero, zero)
-
-    def update(self, tree: TokenTree, logits: Tensor, walk: Walk) -> Tensor:
-        """Nothing to learn."""
-        return tree.tokens.new_zeros(())
-
-    def learn_prompt(self, tokens: Tensor) -> Observer | None:
-        """Nothing to learn."""
-        return None
-
-
-class MatrixRetriever:
-    """Retrieval from an adjacency matrix by a static template, starting at the root [paper].
+def graft(
+    draft: Draft,
+    retrieved: Retrieved | None,
+    budget: int,
+    *,
+    dedup: Dedup = "redirect",
+    refill: bool = True,
+) -> Grafted:
+    """Fill the tree of each sequence up to `budget` nodes.
 
     Args:
-        matrix: shared by whoever holds it; read before and written after each verification.
-        template: paths in order of value; more of them than the budget, so that paths the matrix
-            cannot serve have successors.
-        prompt_learning: what prompts teach the matrix. [ours]
+        draft: candidates, how many are kept, the stage, and the node below which to graft.
+        retrieved: None retrieves nothing.
+        dedup: what becomes of the descendants of retrieved nodes that the draft holds. [ours]
+        refill: give slots that retrieval leaves empty to the draft candidates not kept. [ours]
     """
+    entries = _Entries(draft, budget, refill)
+    zero = torch.zeros_like(draft.kept)
+    if retrieved is None:
+        tree, scores = entries.best(budget)
+        return Grafted(tree, scores, torch.zeros_like(tree.used), zero, zero, zero)
+    home, found = _homes(draft, retrieved, dedup)
+    asked = retrieved.found[:, retrieved.shape.parents].sum(1) - 1
+    redirect = found & (home > 0) & (home <= draft.kept.unsqueeze(1))
+    redirect[:, 0] = False
+    place = retrieved.shape.places[draft.stage.clamp(max=len(retrieved.shape.places) - 1)]
+    entries.add(retrieved, home, found, place)
+    tree, scores = entries.best(budget)
+    last = entries.last_place.clamp(max=place.shape[1]).unsqueeze(1)  # beyond: not of this stage
+    met = redirect & (place < last)
+    # Kept draft nodes stand in the tree where they stood in the draft.
+    shared = torch.zeros_like(tree.used).scatter(1, home.where(met, 0), True)
+    shared[:, 0] = False
+    return Grafted(tree, scores, shared, shared.sum(1), asked, retrieved.found.sum(1) - 1)
 
-    def __init__(
-        self, matrix: AdjacencyMatrix, template: Template, prompt_learning: PromptLearning
-    ) -> None:
-        if template.ranks_used > matrix.k:
-            raise ValueError(
-                f"the template reads rank {template.ranks_used - 1}, but the matrix holds "
-                f"{matrix.k} successors per token (ranks 0 to {matrix.k - 1})"
-            )
-        device = matrix.ids.device
-        self.matrix = matrix
-        self.template = template
-        self.prompt_learning = prompt_learning
-        self._parents = template.parents(device)
-        self._depths = template.depths(device)
-        self._levels = template.levels(device)
 
-    def fill(self, tree: TokenTree, budget: int) -> tuple[TokenTree, Lookups]:
-        """Retrieve a tree below the root of `tree`, which must have no other node yet."""
-        batch, size = tree.batch, len(self.template) + 1
-        tokens = tree.tokens.new_zeros(batch, size)
-        found = torch.zeros_like(tokens, dtype=torch.bool)
-        tokens[:, 0], found[:, 0] = tree.tokens[:, 0], True
-        for nodes, parents, ranks in self._levels:
-            level = self.matrix.lookup(tokens[:, parents], ranks.expand(batch, -1))
-            found[:, nodes] = found[:, parents] & (level != EMPTY)
-            tokens[:, nodes] = level.clamp(min=0)
-        asked = found[:, self._parents].sum(1) - 1
-        return self._compact(tokens, found, budget), Lookups(asked, found.sum(1) - 1)
+def _homes(draft: Draft, retrieved: Retrieved, dedup: Dedup) -> tuple[Tensor, Tensor]:
+    """Where each template node stands among the entries (draft candidates, then the template's
+    own), and which of them are to be had: int64 and bool [B, U]."""
+    pool, shape = draft.tree, retrieved.shape
+    batch, size = retrieved.tokens.shape
+    found = retrieved.found.clone()
+    nodes = torch.arange(size, device=found.device)
+    home = (pool.width - 1 + nodes).repeat(batch, 1)
+    home[:, 0] = 0 if draft.anchor is None else draft.anchor
+    if pool.width == 1:
+        return home, found
+    drafted = pool.used.clone()
+    drafted[:, 0] = False  # the root is nobody's child
+    for level in shape.levels:
+        parent, token = home[:, level.parents], retrieved.tokens[:, level.nodes]
+        # [B, n, N]: candidate j is the child of that parent with that token.
+        same = (pool.parents.unsqueeze(1) == parent.unsqueeze(2)) & drafted.unsqueeze(1)
+        same &= pool.tokens.unsqueeze(1) == token.unsqueeze(2)
+        there, twin = same.any(2), same.to(torch.uint8).argmax(2)
+        here = found[:, level.nodes]
+        if dedup == "skip":
+            kept = there & (twin <= draft.kept.unsqueeze(1))
+            here = here & found[:, level.parents] & ~kept
+            found[:, level.nodes] = here
+        home[:, level.nodes] = torch.where(there & here, twin, home[:, level.nodes])
+    return home, found
 
-    def update(self, tree: TokenTree, logits: Tensor, walk: Walk) -> Tensor:
-        """Write the row of every verified node's token.
 
-        Where a token stands at several nodes the winner is the deepest accepted one, else the
-        last in tree order; across sequences that share the matrix, the last sequence. [ours]
-        """
-        batch, width = tree.tokens.shape
-        order = torch.arange(width, device=logits.device).expand(batch, width)
-        level = torch.arange(walk.nodes.shape[1], device=logits.device).expand_as(walk.nodes)
-        # Levels past the last accepted one repeat its node; `amax` with a smaller value is void.
-        depth = torch.where(level <= walk.accepted.unsqueeze(1), level, -1)
-        accepted = torch.full_like(order, -1).scatter_reduce(1, walk.nodes, depth, "amax")
-        rank = torch.where(accepted >= 0, width + accepted, order)
-        sequence = torch.arange(batch, device=logits.device).unsqueeze(1)
-        priority = torch.where(tree.used, sequence * 2 * width + rank, -1)
-        successors = self.matrix.best(logits).flatten(0, 1)
-        return self.matrix.write(tree.tokens.flatten(), successors, priority.flatten())
+class _Entries:
+    """Everything that may take a slot: the root, the draft's candidates, the template's nodes."""
 
-    def learn_prompt(self, tokens: Tensor) -> Observer | None:
-        """Learn from a prompt as `prompt_learning` says."""
-        if self.prompt_learning == "text":
-            self.matrix.learn_text(tokens)
-        return self._observe if self.prompt_learning == "logits" else None
+    def __init__(self, draft: Draft, budget: int, refill: bool) -> None:
+        pool = draft.tree
+        index = torch.arange(pool.width, device=pool.tokens.device)
+        rest = _REFILL + index if refill else torch.full_like(index, _NOTHING)
+        priority = torch.where(index <= draft.kept.unsqueeze(1), index, rest)
+        self.priority = torch.where(pool.used, priority, _NOTHING)
+        self.tokens, self.parents, self.depths = pool.tokens, pool.parents, pool.depths
+        self.sources, self.scores = pool.sources, draft.scores
+        self.max_depth = pool.max_depth
+        self.anchor = draft.anchor
+        self.last_place = torch.zeros_like(draft.kept)
 
-    def _observe(self, tokens: Tensor, logits: Tensor) -> None:
-        order = torch.arange(len(tokens), device=tokens.device)  # the last occurrence wins
-        self.matrix.write(tokens, self.matrix.best(logits), order)
+    def add(self, retrieved: Retrieved, home: Tensor, found: Tensor, place: Tensor) -> None:
+        """Add the template's nodes, each at its home."""
+        shape = retrieved.shape
+        extra = retrieved.tokens[:, 1:]
+        depths = shape.depths[1:].expand_as(extra)
+        base = self.max_depth if self.anchor is not None else 0
+        if self.anchor is not None:
+            depths = depths + self.depths.gather(1, self.anchor.unsqueeze(1))
+        wanted = torch.where(found & (place < place.shape[1]), _RETRIEVED + place, _NOTHING)
+        unset = torch.full_like(extra, _NOTHING)
+        priority = torch.cat([self.priority, unset], 1)
+        self.priority = priority.scatter_reduce(1, home[:, 1:], wanted[:, 1:], "amin")
+        self.tokens = torch.cat([self.tokens, extra], 1)
+        self.parents = torch.cat([self.parents, home[:, shape.parents[1:]]], 1)
+        self.depths = torch.cat([self.depths, depths], 1)
+        self.sources = torch.cat([self.sources, torch.full_like(extra, Source.RETRIEVED)], 1)
+        self.scores = torch.cat(
+            [self.scores, torch.full_like(extra, torch.nan, dtype=torch.float32)], 1
+        )
+        self.max_depth = max(self.max_depth, base + shape.max_depth)
 
-    def _compact(self, tokens: Tensor, found: Tensor, budget: int) -> TokenTree:
-        """The first `budget` found nodes of the template, moved together."""
-        place = found.cumsum(1) - 1  # root 0, kept nodes 1, 2, ...
-        kept = found & (place <= budget)
-        # Slots are scattered to; what is not kept goes to one column more, cut off at the end.
-        slot = torch.where(kept, place, budget + 1)
-        empty = tokens.new_zeros(tokens.shape[0], budget + 2)
+    def best(self, budget: int) -> tuple[TokenTree, Tensor]:
+        """The root and the `budget` entries that come first."""
+        missing = budget + 1 - self.priority.shape[1]
+        if missing > 0:
+            self._pad(missing)
+        order = self.priority.argsort(dim=1, stable=True)[:, : budget + 1]
+        rank = self.priority.gather(1, order)
+        used = rank < _NOTHING
+        template = (rank >= _RETRIEVED) & (rank < _REFILL)
+        # Slots that came to nobody or to a refill: the template was gone through to its end.
+        reached = torch.where(template, rank - _RETRIEVED, 0)
+        self.last_place = reached.where(rank < _REFILL, _REFILL).amax(1)
+        slot = torch.arange(budget + 1, device=order.device).expand_as(order)
+        # where[e] = slot of entry e; only entries that took one are ever asked for.
+        where = torch.zeros_like(self.priority).scatter(1, order, slot)
+        parents = where.gather(1, self.parents.gather(1, order))
+        sources = self.sources.gather(1, order).where(~template, Source.RETRIEVED)
+        tree = TokenTree(
+            tokens=self.tokens.gather(1, order).where(used, 0),
+            parents=parents.where(used, 0),
+            depths=self.depths.gather(1, order).where(used, 1),
+            used=used,
+            sources=sources.where(used, 0),
+            max_depth=min(self.max_depth, budget),
+        )
+        return tree, self.scores.gather(1, order).where(used, torch.nan)
 
-        def put(values: Tensor, start: Tensor) -> Tensor:
-            return start.scatter(1, slot, values)[:, : budget + 1]
+    def _pad(self, missing: int) -> None:
+        def pad(values: Tensor, value: float) -> Tensor:
+            return torch.nn.functional.pad(values, (0, missing), value=value)
 
-        used = put(kept, torch.zeros_like(empty, dtype=torch.bool))
-        depths = put(self._depths.expand_as(tokens), torch.ones_like(empty))
-        parents = put(place[:, self._parents], empty)
-        source = torch.full_like(tokens, Source.RETRIEVED)
-        source[:, 0] = Source.TARGET
-        max_depth = min(self.template.max_depth, budget)
-        return TokenTree(put(tokens, empty), parents, depths, used, put(source, empty), max_depth)
+        self.priority = pad(self.priority, _NOTHING)
+        self.tokens, self.parents = pad(self.tokens, 0), pad(self.parents, 0)
+        self.depths, self.sources = pad(self.depths, 1), pad(self.sources, 0)
+        self.scores = pad(self.scores, torch.nan)

@@ -61,7 +61,7 @@ def law_test(
     samples: int,
     *,
     length: int = 3,
-    policy: str = "retrieval",
+    policy: str | None = None,
     budget: int | None = None,
     raw: bool = False,
     warm: int = 16,

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from graft.drafters.loading import DrafterKind, load_drafter
 from graft.engine import Engine
-from graft.models import ModelError, load_model
+from graft.matrix import AdjacencyMatrix
+from graft.matrix_file import load_matrix, matrix_exists
+from graft.models import LoadedModel, ModelError, load_model
+from graft.self_test import self_test
 from graft.settings import EngineSettings
 from graft.target import TransformersTarget
+from graft.template import load_template
 
 
 def load(
@@ -23,6 +28,12 @@ def load(
     dtype: str | torch.dtype = "auto",
     threads: int | None = None,
     cpu_weights: Any = "auto",
+    drafter: DrafterKind | None = None,
+    head: str | Path | None = None,
+    draft_model: str | Path | PreTrainedModel | None = None,
+    head_window: int | None = None,
+    templates: Sequence[str | Path] = (),
+    matrix: str | Path | None = None,
     progress: Callable[[str], None] | None = None,
     **settings: Any,
 ) -> Engine:
@@ -36,8 +47,16 @@ def load(
         threads: CPU threads of torch; None leaves torch's own choice.
         cpu_weights: "auto" packs fp16-exact weights for the fast CPU kernel; "fp32" packs none,
             "fp16" all.
+        drafter: "eagle3", "model", "dflash" or "none"; None takes what `head` or `draft_model` is.
+        head: checkpoint of an EAGLE-3 head or a DFlash drafter: a folder or a hub id.
+        draft_model: a smaller model with the same tokenizer, to draft with.
+        head_window: positions back that an EAGLE-3 head sees, for texts longer than those it was
+            trained with.
+        templates: files of templates, one for all stages or one per stage; none takes the
+            shipped one.
+        matrix: file of a matrix to start from (`Engine.save_matrix` writes one); its k holds.
         progress: called with a line of text when something takes long.
-        **settings: fields of `EngineSettings`: policy, budget, k, prompt_learning, max_batch.
+        **settings: fields of `EngineSettings`: policy, budget, thresholds, ...
 
     Raises:
         ValueError: for a model or a setting that is not supported.
@@ -56,15 +75,58 @@ def load(
         cpu_weights=cpu_weights,
         progress=progress,
     )
+    made = load_drafter(
+        loaded,
+        kind=drafter,
+        head=head,
+        draft_model=draft_model,
+        window=head_window,
+        cpu_weights=cpu_weights,
+        progress=progress,
+    )
+    layers = made.feature_layers if made else ()
     try:
-        target = TransformersTarget(loaded.model, max_context=loaded.max_context)
+        target = TransformersTarget(
+            loaded.model, feature_layers=layers, max_context=loaded.max_context
+        )
     except ValueError as error:
         raise ModelError(f"{loaded.name} is refused: {error}") from error
-    return Engine(
+    engine = Engine(
         target,
         loaded.tokenizer,
         name=loaded.name,
         token_count=loaded.token_count,
         eos_token_ids=loaded.eos_token_ids,
         settings=engine_settings,
+        drafter=made,
+        templates=[load_template(path) for path in templates],
+        matrix=_warm(matrix, engine_settings, loaded),
+        matrix_file=matrix,
     )
+    if made is not None:
+        self_test(engine)
+    return engine
+
+
+def _warm(
+    path: str | Path | None, settings: EngineSettings, loaded: LoadedModel
+) -> AdjacencyMatrix | None:
+    """The matrix to start from; None is an empty one."""
+    scope = settings.matrix_scope
+    if path is None or not matrix_exists(path):
+        if scope == "file" and path is not None:
+            return None  # the first of its users makes the file
+        if path is not None:
+            raise ValueError(
+                f"matrix {path} does not exist: make it with graft matrix build, or give "
+                'matrix_scope="file" to start an empty one and keep it there'
+            )
+        if scope == "file":
+            raise ValueError('matrix_scope="file" needs a file: give it as matrix')
+        return None
+    if scope == "request":
+        raise ValueError(
+            'matrix_scope="request" starts every request with an empty matrix, so a matrix file '
+            "has no use: leave one of them out"
+        )
+    return load_matrix(path, loaded.fingerprint, device=loaded.model.device)

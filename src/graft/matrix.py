@@ -21,21 +21,27 @@ EMPTY = -1
 
 
 class AdjacencyMatrix:
-    """Successor table of a vocabulary.
+    """Successor table of a vocabulary, or several of them side by side.
 
     Args:
         token_count: V, tokens that exist; ids beyond (padding of the logits) are never stored.
         k: successors per token. Token Recycling and the paper's re-implementation use 8.
         device: where it lives: beside the model.
+        count: tables. Row u of table i stands at i * V + u, and methods that take tokens take
+            these row numbers; successors are always tokens.
     """
 
-    def __init__(self, token_count: int, k: int, device: torch.device) -> None:
+    def __init__(self, token_count: int, k: int, device: torch.device, count: int = 1) -> None:
         if not 1 <= k <= token_count:
             raise ValueError(f"k={k}: the matrix holds 1 to {token_count} successors per token")
         self.token_count = token_count
         self.k = k
-        # Row V takes the writes that lost to another write of the same row; nothing reads it.
-        self.ids = torch.full((token_count + 1, k), EMPTY, dtype=torch.int32, device=device)
+        self.count = count
+        # The last row takes the writes that lost to another write of the same row; nothing reads
+        # it.
+        shape = (count * token_count + 1, k)
+        with torch.inference_mode(False):  # it can be written in and out of that mode
+            self.ids = torch.full(shape, EMPTY, dtype=torch.int32, device=device)
 
     @property
     def bytes(self) -> int:
@@ -66,14 +72,15 @@ class AdjacencyMatrix:
         """
         same = tokens.unsqueeze(1) == tokens
         beaten = (same & (priority > priority.unsqueeze(1))).any(1) | (priority < 0)
-        rows = torch.where(beaten, self.token_count, tokens)
+        rows = torch.where(beaten, len(self.ids) - 1, tokens)
         self.ids[rows] = successors.to(self.ids.dtype)
         return (~beaten).sum()
 
-    def learn_text(self, tokens: Tensor) -> None:
+    def learn_text(self, tokens: Tensor, table: int = 0) -> None:
         """Put what followed each token of a text in front of its row: most recent first. [ours]
 
-        `tokens`: int64 [n]. Costs no logits. The rest of each row moves back.
+        `tokens`: int64 [n], plain ids, learnt by one table. Costs no logits. The rest of each row
+        moves back.
         """
         if len(tokens) < 2:
             return
@@ -94,11 +101,14 @@ class AdjacencyMatrix:
         fresh = torch.full((len(rows), self.k), EMPTY, device=row.device)
         kept = rank < self.k
         fresh[group[kept], rank[kept]] = successor[kept]
+        rows = rows + table * size
         self.ids[rows] = _merge(fresh, self.ids[rows].long()).to(self.ids.dtype)
 
-    def clear(self) -> None:
-        """Forget everything."""
-        self.ids.fill_(EMPTY)
+    def clear(self, table: int | None = None) -> None:
+        """Forget everything, or what one table holds."""
+        first = 0 if table is None else table * self.token_count
+        last = len(self.ids) if table is None else first + self.token_count
+        self.ids[first:last] = EMPTY
 
     def check_integrity(self) -> None:
         """Raise AssertionError where a row repeats a token, has a gap or an illegal id."""

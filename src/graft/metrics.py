@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -25,23 +25,37 @@ log = logging.getLogger("graft")
 
 @dataclass(frozen=True)
 class RoundTimes:
-    """Where one round's time went, in seconds. A round serves the whole batch."""
+    """Where one round's time went, in seconds. A round serves the whole batch.
+
+    `lookup` is the matrix lookup alone: part of `graft` on a CPU, beside `draft` on a device with
+    streams, and therefore no part of the total.
+    """
 
     draft: float = 0.0
     graft: float = 0.0
     verify: float = 0.0  # the target's forward
     commit_update: float = 0.0  # walk, cache commit, matrix update
     other: float = 0.0
+    lookup: float = 0.0
 
     @property
     def total(self) -> float:
-        return self.draft + self.graft + self.verify + self.commit_update + self.other
+        return float(sum(getattr(self, name) for name in LAPS))
+
+
+LAPS = ("draft", "graft", "verify", "commit_update", "other")
 
 
 @dataclass(frozen=True)
 class RoundRecord:
     """One round of one sequence."""
 
+    stage: str  # checkpoint at which drafting stopped ("d0", "d1", ...), or "full"
+    confidence: tuple[float, ...]  # c_d at each checkpoint that was reached
+    draft_steps: int  # forwards of the draft model that expanded the tree, for the whole batch
+    kept_draft: int  # draft candidates kept at this stage
+    released_slots: int  # the rest of the budget
+    redirected: int  # template entries that the kept draft held already
     proposed_draft: int  # draft nodes in the tree
     proposed_retrieved: int  # retrieved nodes in the tree
     empty_slots: int  # slots of the budget that nobody filled
@@ -76,15 +90,16 @@ class Stopwatch:
         self._names.append(name)
         self._marks.append(self._mark())
 
-    def read(self) -> RoundTimes:
-        """All laps. On CUDA the device must have passed the last one (a host read sees to it)."""
+    def read(self, lookup: float = 0.0) -> RoundTimes:
+        """All laps, and the seconds of the lookup. On CUDA the device must have passed the last
+        lap (a host read sees to it)."""
         seconds: dict[str, float] = {}
         if self._cuda:
             self._marks[-1].synchronize()
         for name, start, end in zip(self._names, self._marks, self._marks[1:], strict=False):
             spent = start.elapsed_time(end) / 1e3 if self._cuda else end - start
             seconds[name] = seconds.get(name, 0.0) + spent
-        return RoundTimes(**seconds)
+        return RoundTimes(**seconds, lookup=lookup)
 
     def _mark(self) -> Any:
         if not self._cuda:
@@ -99,6 +114,11 @@ class Stats:
     """A generation in numbers. `None` where a ratio has no denominator."""
 
     rounds: int
+    stage_histogram: dict[str, int]  # rounds per stage
+    draft_steps: int
+    kept_draft: int
+    released_slots: int
+    redirected: int
     tau: float | None  # mean tokens committed per round, the bonus included, before trimming
     accepted_draft: int
     accepted_retrieved: int
@@ -116,6 +136,7 @@ class Stats:
     time_to_first_token: float
     tokens_per_second: float | None  # tokens after the first, over decode_seconds
     time_split: dict[str, float]  # share of the rounds' time: draft, graft, verify, ...
+    lookup_seconds: float  # of the matrix lookups: in graft on a CPU, beside draft on CUDA
     round_records: tuple[RoundRecord, ...]
 
     def to_dict(self, *, rounds: bool = False) -> dict[str, Any]:
@@ -144,12 +165,17 @@ def summarise(
     def ratio(part: float, whole: float) -> float | None:
         return part / whole if whole else None
 
-    spent = {f.name: sum(getattr(r.times, f.name) for r in records) for f in fields(RoundTimes)}
+    spent = {name: sum(getattr(r.times, name) for r in records) for name in LAPS}
     everything = sum(spent.values())
     accepted, proposed = total("accepted"), total("proposed")
     waste = ratio(accepted, proposed)
     return Stats(
         rounds=len(records),
+        stage_histogram=dict(Counter(r.stage for r in records)),
+        draft_steps=total("draft_steps"),
+        kept_draft=total("kept_draft"),
+        released_slots=total("released_slots"),
+        redirected=total("redirected"),
         tau=ratio(accepted + len(records), len(records)),
         accepted_draft=total("accepted_draft"),
         accepted_retrieved=total("accepted_retrieved"),
@@ -167,6 +193,7 @@ def summarise(
         time_to_first_token=time_to_first_token,
         tokens_per_second=ratio(generated - 1, decode_seconds),
         time_split={k: v / everything for k, v in spent.items()} if everything else {},
+        lookup_seconds=sum(r.times.lookup for r in records),
         round_records=records,
     )
 

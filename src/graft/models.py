@@ -10,8 +10,6 @@ no `trust_remote_code`. How tokens are chosen or verified is not known here.
 from __future__ import annotations
 
 import difflib
-import hashlib
-import json
 import logging
 import re
 from collections.abc import Callable
@@ -24,6 +22,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from graft.fingerprint import tokenizer_fingerprint
 from graft.model_files import Loaded, TokenizerSource, read_gguf, read_pretrained
 from graft.model_list import ModelEntry, list_models
 from graft.model_support import ModelError, check_config, check_model
@@ -40,7 +39,6 @@ __all__ = [
     "ModelError",
     "list_models",
     "load_model",
-    "tokenizer_fingerprint",
 ]
 
 ALIASES = (SMOLLM2,)
@@ -83,8 +81,8 @@ class LoadedModel:
 
     @cached_property
     def fingerprint(self) -> str:
-        """`tokenizer_fingerprint` of the tokenizer."""
-        return tokenizer_fingerprint(self.tokenizer)
+        """What its token ids mean (`graft.fingerprint`)."""
+        return tokenizer_fingerprint(self.tokenizer, self.token_count)
 
 
 def load_model(
@@ -132,22 +130,6 @@ def load_model(
         torch.set_num_threads(threads)
     described = _describe(loaded, name, source)
     return replace(described, packing=_pack(loaded.model, cpu_weights))
-
-
-def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return a SHA-256 (hex) over everything that maps text to ids, the same in every process.
-
-    Vocabulary, merges, normaliser, pre-tokenizer, decoder and added tokens count; the name, the
-    chat template and the state of padding and truncation do not. [ours]
-    """
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is not None:
-        facts = json.loads(backend.to_str())
-        facts = {k: v for k, v in facts.items() if k not in ("truncation", "padding")}
-    else:
-        facts = {"class": type(tokenizer).__name__, "vocabulary": tokenizer.get_vocab()}
-    text = json.dumps(facts, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 def _check_settings(threads: int | None, cpu_weights: str) -> None:

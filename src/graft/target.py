@@ -24,6 +24,7 @@ from graft.tree import TokenTree
 PREFILL_CHUNK = 256  # rows per forward of a prompt: bounds the memory of masks and activations
 
 Observer = Callable[[Tensor, Tensor], None]
+Absorber = Callable[[Tensor], None]
 
 
 class Verification(NamedTuple):
@@ -49,11 +50,17 @@ class Target(Protocol):
     def length(self, slot: int) -> int:
         """Committed tokens of a slot."""
 
-    def prefill(self, slot: int, tokens: Tensor, observe: Observer | None = None) -> Tensor:
+    def prefill(
+        self,
+        slot: int,
+        tokens: Tensor,
+        observe: Observer | None = None,
+        absorb: Absorber | None = None,
+    ) -> Tensor:
         """Append tokens (int64 [n], n >= 1) to a slot; logits [V] after the last one.
 
         With `observe`, logits are computed for every token and handed over chunk by chunk as
-        (tokens [m], logits [m, V]).
+        (tokens [m], logits [m, V]). With `absorb`, features [m, F] are, before the logits.
         """
 
     def verify(self, tree: TokenTree) -> Verification:
@@ -98,6 +105,7 @@ class TransformersTarget:
         self._accepts = inspect.signature(model.forward).parameters
         configs = (getattr(m, "config", None) for m in model.modules())
         self._configs = list({id(c): c for c in configs if c is not None}.values())
+        self.feature_layers = tuple(feature_layers)
         self._features: dict[int, Tensor] = {}
         self._hooks = list(self._hook(feature_layers))
         self._cache: KVCache | None = None
@@ -119,7 +127,13 @@ class TransformersTarget:
     def length(self, slot: int) -> int:
         return self.cache.lengths[slot]
 
-    def prefill(self, slot: int, tokens: Tensor, observe: Observer | None = None) -> Tensor:
+    def prefill(
+        self,
+        slot: int,
+        tokens: Tensor,
+        observe: Observer | None = None,
+        absorb: Absorber | None = None,
+    ) -> Tensor:
         logits = tokens.new_empty(0)
         for chunk in tokens.split(PREFILL_CHUNK):
             width = len(chunk)
@@ -128,6 +142,8 @@ class TransformersTarget:
             step = Step(slot, [self.length(slot)], visible.unsqueeze(0), depths.unsqueeze(0))
             keep = width if observe is not None else 1
             logits = self.forward(chunk.unsqueeze(0), depths.unsqueeze(0), step, keep)[0]
+            if absorb is not None:
+                absorb(self._read_features()[0])
             if observe is not None:
                 observe(chunk, logits)
             self.cache.commit(slot, [range(1, width)])
@@ -137,8 +153,7 @@ class TransformersTarget:
         starts = self.cache.lengths[: tree.batch]
         step = Step(0, starts, tree.ancestors(), tree.depths)
         logits = self.forward(tree.tokens, tree.depths, step, tree.width)
-        features = [self._features[layer] for layer in self._features]
-        return Verification(logits, torch.cat(features, dim=-1) if features else None)
+        return Verification(logits, self._read_features() if self.feature_layers else None)
 
     def commit(self, paths: Sequence[Sequence[int]]) -> None:
         self.cache.commit(0, paths)
@@ -183,12 +198,16 @@ class TransformersTarget:
             for config, old in zip(self._configs, before, strict=True):
                 config._attn_implementation_internal = old
 
+    def _read_features(self) -> Tensor:
+        """Features [B, N, F] of the last forward."""
+        found = [self._features[layer].to(self.device) for layer in self.feature_layers]
+        return torch.cat(found, dim=-1)
+
     def _hook(self, wanted: Sequence[int]) -> Iterator[Any]:
         layers = decoder_layers(self.model) if wanted else nn.ModuleList()
         for index in wanted:
             if not 0 <= index <= len(layers):
                 raise ValueError(f"feature layer {index}: this model has layers 0 to {len(layers)}")
-            self._features[index] = torch.empty(0)  # fixes the order of concatenation
             if index < len(layers):
                 yield layers[index].register_forward_pre_hook(
                     lambda _m, args, kwargs, i=index: self._features.update(

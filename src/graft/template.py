@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import heapq
 import json
+import operator
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -146,3 +148,21 @@ def default_template() -> Template:
     """The template that ships: derived from answers of the default model (docs/template.md)."""
     text = resources.files("graft").joinpath("data/template.json").read_text(encoding="utf-8")
     return Template(tuple(tuple(path) for path in json.loads(text)["paths"]))
+
+
+def load_template(path: str | Path) -> Template:
+    """A template from a JSON file: {"paths": [[0], [0, 0], [1], ...]}, best first.
+
+    Raises:
+        ValueError: naming the file and what is wrong with it.
+    """
+    try:
+        paths = json.loads(Path(path).read_text(encoding="utf-8"))["paths"]
+        return Template(tuple(tuple(map(operator.index, each)) for each in paths))
+    except OSError as error:
+        raise ValueError(f"template {path} cannot be read: {error.strerror}") from error
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        raise ValueError(
+            f'template {path} is no JSON file of the form {{"paths": [[0], [0, 0], [1], ...]}} '
+            f"with parents before their children ({error})"
+        ) from error

@@ -17,9 +17,12 @@ import typer
 from graft.cli.chat import chat_command
 from graft.cli.demo import demo_command
 from graft.cli.generate import generate_command
+from graft.cli.heads import heads_app
+from graft.cli.matrix import matrix_app
 from graft.cli.models import models_command
 from graft.cli.notes import note
 from graft.cli.screen import PipeClosed
+from graft.cli.trace import trace_command
 from graft.cli.verify import verify_command
 
 __all__ = ["app", "main"]
@@ -38,7 +41,10 @@ app.command("generate")(generate_command)
 app.command("chat")(chat_command)
 app.command("demo")(demo_command)
 app.command("verify")(verify_command)
+app.command("trace")(trace_command)
 app.command("models")(models_command)
+app.add_typer(matrix_app, name="matrix")
+app.add_typer(heads_app, name="heads")
 
 
 def _print_version(wanted: bool) -> None:

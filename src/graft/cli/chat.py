@@ -19,6 +19,7 @@ from graft.cli.loading import load_engine, sampling_params
 from graft.cli.notes import held_warnings, note
 from graft.cli.prompt_text import decoded
 from graft.cli.screen import Screen
+from graft.cli.shared import ANSWER, DRAW, ENGINE, MODEL, shares
 from graft.cli.summary import legend, number
 
 if TYPE_CHECKING:
@@ -36,31 +37,21 @@ HELP = """\
 Ctrl-C   stop the answer; what is there of it stays in the conversation"""
 
 
+@shares(ANSWER, DRAW, MODEL, ENGINE, max_new_tokens=512)
 def chat_command(
     context: typer.Context,
     system: Annotated[
         str | None, typer.Option("--system", help="What the model is told first.")
     ] = None,
     quiet: o.Quiet = False,
-    max_new_tokens: o.MaxNewTokens = 512,
-    temperature: o.Temperature = 0.0,
-    top_k: o.TopK = 0,
-    top_p: o.TopP = 1.0,
-    min_p: o.MinP = 0.0,
-    repetition_penalty: o.RepetitionPenalty = 1.0,
-    seed: o.Seed = None,
-    model: o.Model = "smollm2-135m",
-    policy: o.PolicyOption = o.Policy.retrieval,
-    budget: o.Budget = None,
-    prompt_learning: o.PromptLearningOption = o.PromptLearning.text,
-    device: o.Device = "auto",
-    dtype: o.DtypeOption = o.Dtype.auto,
-    threads: o.Threads = None,
-    cpu_weights: o.CpuWeightsOption = o.CpuWeights.auto,
 ) -> None:
     """Talk with a chat model; /help lists the commands."""
     params = sampling_params(context.params)
-    engine = load_engine(context.params, quiet=quiet)
+    with load_engine(context.params, quiet=quiet) as engine:
+        _talk(engine, params, system, quiet=quiet)
+
+
+def _talk(engine: Engine, params: SamplingParams, system: str | None, *, quiet: bool) -> None:
     if not engine.tokenizer.chat_template:
         raise ValueError(
             f"{engine.name} has no chat template, so it cannot chat: take an instruct model, or "
@@ -159,7 +150,7 @@ class Chat:
     def _finish(self, result: Result) -> None:
         self._results.append(result)
         if self._screen.terminal and not self._quiet:
-            grown = self._engine.settings.policy != "plain"
+            grown = self._engine.policy != "plain"
             legend(Screen(sys.stderr), result.sources, grown=grown)
         if result.finish_reason == "length":
             full = result.usage.completion_tokens < self._params.max_new_tokens

@@ -17,6 +17,7 @@ from graft.cli.loading import load_engine, sampling_params
 from graft.cli.notes import held_warnings, note
 from graft.cli.prompt_text import find_prompt
 from graft.cli.screen import Screen
+from graft.cli.shared import ANSWER, DRAW, ENGINE, MODEL, shares
 from graft.cli.summary import legend, summary
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["generate_command", "result_object"]
 
 
+@shares(ANSWER, DRAW, MODEL, ENGINE)
 def generate_command(
     context: typer.Context,
     prompt: o.PromptArgument = None,
@@ -35,44 +37,19 @@ def generate_command(
     json_: o.AsJson = False,
     logprobs: o.Logprobs = None,
     quiet: o.Quiet = False,
-    max_new_tokens: o.MaxNewTokens = 256,
-    min_new_tokens: o.MinNewTokens = 0,
-    stop: o.Stop = None,
-    stop_token_id: o.StopTokenId = None,
-    ignore_eos: o.IgnoreEos = False,
-    temperature: o.Temperature = 0.0,
-    top_k: o.TopK = 0,
-    top_p: o.TopP = 1.0,
-    min_p: o.MinP = 0.0,
-    repetition_penalty: o.RepetitionPenalty = 1.0,
-    presence_penalty: o.PresencePenalty = 0.0,
-    frequency_penalty: o.FrequencyPenalty = 0.0,
-    no_repeat_ngram_size: o.NoRepeatNgramSize = 0,
-    logit_bias: o.LogitBias = None,
-    banned_token: o.BannedToken = None,
-    seed: o.Seed = None,
-    model: o.Model = "smollm2-135m",
-    policy: o.PolicyOption = o.Policy.retrieval,
-    budget: o.Budget = None,
-    prompt_learning: o.PromptLearningOption = o.PromptLearning.text,
-    device: o.Device = "auto",
-    dtype: o.DtypeOption = o.Dtype.auto,
-    threads: o.Threads = None,
-    cpu_weights: o.CpuWeightsOption = o.CpuWeights.auto,
 ) -> None:
     """Answer a prompt (or continue it, with --raw) and stream the answer to stdout."""
-    # Most values are passed on by name, so they are read from the context and not one by one.
     if logprobs is not None and not json_:
         raise ValueError("--logprobs is only shown with --json: add it")
     text = find_prompt(prompt, file)
     params = sampling_params(context.params)
-    engine = load_engine(context.params, quiet=quiet)
-    if json_:
-        with held_warnings(quiet=quiet):
-            result = engine.generate(text, params, raw=raw)
-        Screen(sys.stdout).line(json.dumps(result_object(result, engine.name)))
-    else:
-        _stream(engine, text, params, raw=raw, quiet=quiet)
+    with load_engine(context.params, quiet=quiet) as engine:
+        if json_:
+            with held_warnings(quiet=quiet):
+                result = engine.generate(text, params, raw=raw)
+            Screen(sys.stdout).line(json.dumps(result_object(result, engine.name)))
+        else:
+            _stream(engine, text, params, raw=raw, quiet=quiet)
 
 
 def _stream(engine: Engine, prompt: str, params: SamplingParams, *, raw: bool, quiet: bool) -> None:
@@ -85,7 +62,7 @@ def _stream(engine: Engine, prompt: str, params: SamplingParams, *, raw: bool, q
         return
     (result,) = stream.results
     if screen.terminal:
-        legend(Screen(sys.stderr), result.sources, grown=engine.settings.policy != "plain")
+        legend(Screen(sys.stderr), result.sources, grown=engine.policy != "plain")
     note(summary(result, params.max_new_tokens, sampled=not params.greedy))
 
 

@@ -39,8 +39,32 @@ _LISTS: Final = {
     "stop_token_id": "stop_token_ids",
     "banned_token": "banned_tokens",
 }
-_LOADING: Final = ("device", "dtype", "threads", "cpu_weights")
-_ENGINE: Final = ("policy", "budget", "prompt_learning")
+# Arguments of `graft.load`, by the same name ...
+_LOADING: Final = (
+    "device",
+    "dtype",
+    "threads",
+    "cpu_weights",
+    "drafter",
+    "head",
+    "draft_model",
+    "head_window",
+    "matrix",
+)
+_ENGINE: Final = (
+    "policy",
+    "budget",
+    "preset",
+    "beam",
+    "depth",
+    "refill",
+    "dedup",
+    "k",
+    "matrix_scope",
+    "prompt_learning",
+)
+# ... and lists of numbers, written with commas.
+_NUMBERS: Final = {"checkpoints": int, "thresholds": float, "kept": int}
 
 
 def sampling_params(values: Mapping[str, Any]) -> SamplingParams:
@@ -69,13 +93,28 @@ def load_engine(values: Mapping[str, Any], *, quiet: bool = False) -> Engine:
     with held_warnings(quiet=quiet), progress_notes(f"loading {model}", quiet=quiet) as progress:
         from graft.loader import load
 
-        chosen = {name: _plain(values[name]) for name in _LOADING + _ENGINE if name in values}
-        return load(model, progress=progress, **chosen)
+        chosen = {
+            name: _plain(values[name])
+            for name in _LOADING + _ENGINE
+            if values.get(name) is not None
+        }
+        for name, kind in _NUMBERS.items():
+            if (text := values.get(name)) is not None:
+                chosen[name] = _numbers(name, text, kind)
+        return load(model, templates=values.get("template") or (), progress=progress, **chosen)
 
 
 def _plain(value: Any) -> Any:
     """A choice of an option as the plain text that the library takes."""
     return str(value) if isinstance(value, str) else value
+
+
+def _numbers(name: str, text: str, kind: type[int] | type[float]) -> tuple[float, ...]:
+    try:
+        return tuple(kind(part) for part in text.split(",")) if text.strip() else ()
+    except ValueError:
+        what = "whole numbers" if kind is int else "numbers"
+        raise ValueError(f"--{name} {text!r} is not {what} with commas between them") from None
 
 
 def _bias(pairs: Sequence[str]) -> dict[int, float]:

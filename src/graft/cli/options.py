@@ -15,12 +15,37 @@ import typer
 _DRAW: Final = "How tokens are chosen"
 _END: Final = "When the answer ends"
 _RUN: Final = "Model and speed"
+_TREE: Final = "Drafting and retrieval"
 _OUT: Final = "Input and output"
 
 
 class Policy(StrEnum):
     plain = "plain"
+    lookup = "lookup"
     retrieval = "retrieval"
+    dense = "dense"
+    eagle3 = "eagle3"
+    pruned = "pruned"
+    graft_unpruned = "graft-unpruned"
+    graft = "graft"
+
+
+class Drafter(StrEnum):
+    eagle3 = "eagle3"
+    model = "model"
+    dflash = "dflash"
+    none = "none"
+
+
+class Dedup(StrEnum):
+    redirect = "redirect"
+    skip = "skip"
+
+
+class MatrixScope(StrEnum):
+    request = "request"
+    process = "process"
+    file = "file"
 
 
 class PromptLearning(StrEnum):
@@ -53,8 +78,12 @@ Model = Annotated[
     ),
 ]
 PolicyOption = Annotated[
-    Policy,
-    typer.Option("--policy", help="Who fills the trees; plain has none.", rich_help_panel=_RUN),
+    Policy | None,
+    typer.Option(
+        "--policy",
+        help="Who fills the trees; by default graft with a drafter, else retrieval.",
+        rich_help_panel=_RUN,
+    ),
 ]
 Budget = Annotated[
     int | None,
@@ -80,10 +109,141 @@ CpuWeightsOption = Annotated[
         rich_help_panel=_RUN,
     ),
 ]
+
+# --- drafting and retrieval ---
+Preset = Annotated[
+    str | None,
+    typer.Option(
+        "--preset",
+        metavar="NAME",
+        help="paper-60: the paper's numbers; paper-32, -16, -8, -4 are scaled.",
+        rich_help_panel=_TREE,
+    ),
+]
+DrafterOption = Annotated[
+    Drafter | None,
+    typer.Option(
+        "--drafter",
+        help="Who drafts; by default what --head or --draft-model is.",
+        rich_help_panel=_TREE,
+    ),
+]
+Head = Annotated[
+    str | None,
+    typer.Option(
+        "--head",
+        metavar="PATH",
+        help="An EAGLE-3 head or DFlash drafter: a folder or a hub id.",
+        rich_help_panel=_TREE,
+    ),
+]
+DraftModel = Annotated[
+    str | None,
+    typer.Option(
+        "--draft-model",
+        metavar="PATH",
+        help="A smaller model with the same tokenizer.",
+        rich_help_panel=_TREE,
+    ),
+]
+HeadWindow = Annotated[
+    int | None,
+    typer.Option(
+        "--head-window",
+        metavar="N",
+        help="The head sees the last N positions alone.",
+        rich_help_panel=_TREE,
+    ),
+]
+Beam = Annotated[
+    int | None,
+    typer.Option(
+        "--beam", help="Nodes expanded per level; default by budget.", rich_help_panel=_TREE
+    ),
+]
+Depth = Annotated[
+    int | None,
+    typer.Option(
+        "--depth", help="Levels of draft nodes; default by budget.", rich_help_panel=_TREE
+    ),
+]
+Checkpoints = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoints",
+        metavar="N,N,...",
+        help="Draft steps after which drafting may stop.",
+        rich_help_panel=_TREE,
+    ),
+]
+Thresholds = Annotated[
+    str | None,
+    typer.Option(
+        "--thresholds",
+        metavar="P,P,...",
+        help="Confidence below which it stops there.",
+        rich_help_panel=_TREE,
+    ),
+]
+Kept = Annotated[
+    str | None,
+    typer.Option(
+        "--kept",
+        metavar="N,N,...",
+        help="Draft nodes kept if it stops there.",
+        rich_help_panel=_TREE,
+    ),
+]
+Refill = Annotated[
+    bool,
+    typer.Option(
+        "--refill/--no-refill",
+        help="Give slots that retrieval leaves empty to further draft nodes.",
+        rich_help_panel=_TREE,
+    ),
+]
+DedupOption = Annotated[
+    Dedup,
+    typer.Option(
+        "--dedup",
+        help="Retrieved nodes that were drafted too: go on below them, or skip.",
+        rich_help_panel=_TREE,
+    ),
+]
+Template = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--template",
+        metavar="FILE",
+        help="Template of all stages; repeated, one per stage.",
+        rich_help_panel=_TREE,
+    ),
+]
+Successors = Annotated[
+    int | None,
+    typer.Option("--k", help="Successors per token in the matrix.", rich_help_panel=_TREE),
+]
+Matrix = Annotated[
+    Path | None,
+    typer.Option(
+        "--matrix",
+        metavar="FILE",
+        help="Start from this matrix (see: graft matrix).",
+        rich_help_panel=_TREE,
+    ),
+]
+MatrixScopeOption = Annotated[
+    MatrixScope,
+    typer.Option(
+        "--matrix-scope",
+        help="Who shares a matrix; file keeps in --matrix what is learnt.",
+        rich_help_panel=_TREE,
+    ),
+]
 PromptLearningOption = Annotated[
     PromptLearning,
     typer.Option(
-        "--prompt-learning", help="What a prompt teaches the matrix.", rich_help_panel=_RUN
+        "--prompt-learning", help="What a prompt teaches the matrix.", rich_help_panel=_TREE
     ),
 ]
 

@@ -14,7 +14,7 @@ from graft.cli.screen import STYLES, Screen
 if TYPE_CHECKING:
     from graft.request import Result
 
-__all__ = ["legend", "number", "summary", "time_split"]
+__all__ = ["legend", "number", "stages", "summary", "time_split"]
 
 
 def legend(screen: Screen, sources: Sequence[Any], *, grown: bool) -> None:
@@ -37,7 +37,8 @@ def legend(screen: Screen, sources: Sequence[Any], *, grown: bool) -> None:
 
 
 def summary(result: Result, max_new_tokens: int, *, sampled: bool) -> str:
-    """Tokens, tau, speed, where the time went, and how the answer ended if not by itself."""
+    """Tokens, tau, speed, where the time went, the stages if drafting could stop early, and how
+    the answer ended if not by itself."""
     stats = result.stats
     tokens = result.usage.completion_tokens
     parts = [f"{tokens} token{'s' * (tokens != 1)}", f"tau {number(stats.tau)}"]
@@ -45,6 +46,8 @@ def summary(result: Result, max_new_tokens: int, *, sampled: bool) -> str:
         parts.append(f"{number(stats.tokens_per_second)} tokens/s")
     if stats.time_split:
         parts.append(time_split(stats.time_split))
+    if any(stage != "full" for stage in stats.stage_histogram):
+        parts.append(stages(stats.stage_histogram))
     if sampled:
         parts.append(f"seed {result.seed}")
     if result.finish_reason == "length":
@@ -58,6 +61,12 @@ def time_split(shares: Mapping[str, float]) -> str:
     ordered = sorted(shares.items(), key=lambda item: -item[1])
     shown = [f"{name.replace('_', '+')} {share:.0%}" for name, share in ordered if share >= 0.01]
     return ", ".join(shown)
+
+
+def stages(histogram: Mapping[str, int]) -> str:
+    """Rounds per stage, in the order of the checkpoints."""
+    ordered = sorted(histogram.items(), key=lambda item: (item[0] == "full", item[0]))
+    return "stages " + ", ".join(f"{name} {count}" for name, count in ordered)
 
 
 def number(value: float | None) -> str:

@@ -22,6 +22,7 @@ from graft.cli.loading import load_engine, sampling_params
 from graft.cli.notes import held_warnings, note
 from graft.cli.prompt_list import read_prompts
 from graft.cli.screen import Screen
+from graft.cli.shared import ANSWER, DRAW, ENGINE, MODEL, shares
 from graft.cli.summary import number
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ PROMPTS: Final = (
 LAW_LENGTH: Final = 5  # tokens; the first ones of an answer are often all but certain
 
 
+@shares(ANSWER, DRAW, MODEL, ENGINE, max_new_tokens=64, seed=0)
 def verify_command(
     context: typer.Context,
     prompt: Annotated[
@@ -62,36 +64,14 @@ def verify_command(
     raw: o.Raw = False,
     json_: o.AsJson = False,
     quiet: o.Quiet = False,
-    max_new_tokens: o.MaxNewTokens = 64,
-    min_new_tokens: o.MinNewTokens = 0,
-    ignore_eos: o.IgnoreEos = False,
-    temperature: o.Temperature = 0.0,
-    top_k: o.TopK = 0,
-    top_p: o.TopP = 1.0,
-    min_p: o.MinP = 0.0,
-    repetition_penalty: o.RepetitionPenalty = 1.0,
-    presence_penalty: o.PresencePenalty = 0.0,
-    frequency_penalty: o.FrequencyPenalty = 0.0,
-    no_repeat_ngram_size: o.NoRepeatNgramSize = 0,
-    logit_bias: o.LogitBias = None,
-    banned_token: o.BannedToken = None,
-    seed: o.Seed = 0,
-    model: o.Model = "smollm2-135m",
-    policy: o.PolicyOption = o.Policy.retrieval,
-    budget: o.Budget = None,
-    prompt_learning: o.PromptLearningOption = o.PromptLearning.text,
-    device: o.Device = "auto",
-    dtype: o.DtypeOption = o.Dtype.auto,
-    threads: o.Threads = None,
-    cpu_weights: o.CpuWeightsOption = o.CpuWeights.auto,
 ) -> None:
     """Compare decoding with trees to plain decoding, token by token."""
-    if policy is o.Policy.plain:
+    if context.params["policy"] is o.Policy.plain:
         raise ValueError("--policy plain: choose another policy, to be compared with plain")
     texts = _texts(prompt, prompts, limit)
     params = sampling_params(context.params)
-    engine = load_engine(context.params, quiet=quiet)
-    with held_warnings(quiet=quiet):
+    load = load_engine(context.params, quiet=quiet)
+    with load as engine, held_warnings(quiet=quiet):
         progress = _Progress(len(texts), quiet=quiet)
         found, law = _check(engine, texts, params, samples, progress, raw=raw)
     screen = Screen(sys.stdout)
@@ -115,14 +95,13 @@ def _check(
     from graft.exactness import compare
     from graft.law import law_test
 
-    policy = engine.settings.policy
-    found = compare(engine, texts, params, policy=policy, raw=raw, progress=progress)
+    found = compare(engine, texts, params, raw=raw, progress=progress)
     if not samples:
         return found, None
     if params.greedy:  # which has no law to test; the trees are the same at any temperature
         params = replace(params, temperature=1.0)
     progress.say(f"law test: drawing {samples} short answers to the first prompt")
-    law = law_test(engine, texts[0], params, samples, length=LAW_LENGTH, policy=policy, raw=raw)
+    law = law_test(engine, texts[0], params, samples, length=LAW_LENGTH, raw=raw)
     return found, law
 
 
@@ -212,11 +191,10 @@ def _law(law: LawTest) -> str:
 
 def _report_object(engine: Engine, found: Comparison, law: LawTest | None) -> dict[str, Any]:
     """Everything found as plain data for JSON."""
-    settings = engine.settings
     return {
         "model": engine.name,
-        "policy": settings.policy,
-        "budget": settings.budget_on(engine.target.device.type),
+        "policy": engine.policy,
+        "budget": engine.budget,
         "same": found.same,
         "tokens": found.tokens,
         "tau": found.tau,

@@ -6,15 +6,35 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from graft.tree import TokenTree, root_tree
+from graft.drafters.base import Draft, no_draft
+from graft.pruning import DraftPlan
 
 
 class NoDrafter:
     """Drafts nothing."""
 
-    def draft(self, roots: Tensor, budget: int) -> TokenTree:
-        """Trees of the root alone, for any budget."""
-        return root_tree(roots)
+    name = "none"
+    feature_layers: tuple[int, ...] = ()
+
+    def open(self, slots: int, capacity: int) -> None:
+        """Nothing to make room for."""
+
+    def reusable(self, slot: int, common: int) -> int:
+        """All of it."""
+        return common
+
+    def prefill(self, slot: int, context: Tensor, features: Tensor | None) -> None:
+        """Nothing to learn."""
+
+    def draft(self, history: Tensor, length: Tensor, plan: DraftPlan) -> Draft:
+        """Trees of the root alone."""
+        return no_draft(history.gather(1, length.unsqueeze(1) - 1).squeeze(1), plan)
 
     def commit(self, paths: Sequence[Sequence[int]], features: Tensor | None) -> None:
         """Nothing to learn."""
+
+    def truncate(self, slot: int, length: int) -> None:
+        """Nothing to forget."""
+
+    def move(self, source: int, target: int) -> None:
+        """Nothing to move."""

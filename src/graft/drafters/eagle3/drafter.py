@@ -1,0 +1,201 @@
+"""Eagle3Drafter: beam drafting with an EAGLE-3 head.
+
+The head's own cache keeps committed positions only. Row j of a sequence needs the target's feature
+at position j and the token at j + 1, so features wait until that token is known: those of a round
+until the next one drafts. Then, in one forward, the head catches up with what was committed, and
+its last row, the root's, gives depth 1. Rows of the tree stand behind the committed ones until
+they are overwritten.
+
+    [0 .. length - 1)   committed rows of a sequence whose history has `length` tokens
+    [length - 1 ..)     b rows per frontier of this round's tree
+
+It knows the head and the beam: not the target, not retrieval.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from graft.attention import Step
+from graft.beam import Frontier, search
+from graft.cache import KVCache, LayerShape, RowShape
+from graft.drafters.base import Draft
+from graft.drafters.eagle3.head import Eagle3Head
+from graft.pruning import DraftPlan
+
+log = logging.getLogger("graft")
+
+
+class Eagle3Drafter:
+    """Drafts with a head.
+
+    Args:
+        head: in evaluation mode, on the target's device.
+        embed: the target's embeddings, used where the head has none of its own.
+        token_count: ids the tokenizer knows; others are never drafted.
+        window: positions back that the head sees; None leaves what it was trained with.
+    """
+
+    name = "eagle3"
+
+    def __init__(
+        self,
+        head: Eagle3Head,
+        embed: Callable[[Tensor], Tensor],
+        token_count: int,
+        window: int | None = None,
+    ) -> None:
+        self.head = head
+        self.feature_layers = head.config.feature_layers
+        self._embed = head.embed_tokens or embed
+        self._unknown = head.target_ids >= token_count
+        self._masks = bool(self._unknown.any())
+        # Positions it was trained for; None once they are no matter.
+        self._trained = head.config.max_position_embeddings
+        if window is not None:
+            head.limit_window(window)
+            self._trained = None
+        shape = head.config.num_key_value_heads, head.config.head_dim
+        rows = RowShape(*shape, head.dtype, head.target_ids.device)
+        self._layers = [LayerShape(rows, rows)] * head.config.num_hidden_layers
+        self._cache: KVCache | None = None
+        self._waiting: list[Tensor] = []  # fused features [n, H] per slot, tokens behind not known
+        self._hidden = torch.empty(0)  # h of the frontier that was run last
+
+    @property
+    def cache(self) -> KVCache:
+        assert self._cache is not None, "open() comes first"
+        return self._cache
+
+    def open(self, slots: int, capacity: int) -> None:
+        """Room for `slots` sequences: sized as the target's cache."""
+        self._cache = None  # frees the old one first
+        self._cache = KVCache(self._layers, slots, capacity)
+        nothing = self.head.target_ids.new_zeros(0, self.head.config.hidden_size)
+        self._waiting = [nothing.to(self.head.dtype)] * slots
+
+    def reusable(self, slot: int, common: int) -> int:
+        """One token less: the feature in front of a new token must be computed again, for a head
+        whose rows do not keep it."""
+        if self._cache is None:
+            return 0
+        known = self.cache.lengths[slot] + len(self._waiting[slot])
+        return max(min(common - 1, known), 0)
+
+    def prefill(self, slot: int, context: Tensor, features: Tensor | None) -> None:
+        """Run the rows whose next token is known."""
+        assert features is not None
+        rows = torch.cat([self._waiting[slot], self.head.fuse(features)])
+        start = self.cache.lengths[slot]
+        ready = min(len(rows), len(context) - 1 - start)
+        if ready > 0:
+            tokens = context[start + 1 : start + 1 + ready]
+            self._run(slot, [start], rows[:ready].unsqueeze(0), tokens.unsqueeze(0))
+            self.cache.commit(slot, [range(1, ready)])
+        self._waiting[slot] = rows[ready:]
+
+    def draft(self, history: Tensor, length: Tensor, plan: DraftPlan) -> Draft:
+        """The best candidates of a beam search."""
+        batch = len(length)
+        root_hidden = self._catch_up(history, batch)  # [B, H]
+        self._hidden = root_hidden.unsqueeze(1)
+        starts = self.cache.lengths[:batch]
+        begin = (length - 1).unsqueeze(1)  # the same numbers, on the device
+
+        def expand(frontier: Frontier) -> Tensor:
+            features = self.head.feedback(_rows(self._hidden, frontier.parents))
+            depths = torch.arange(frontier.depth, device=length.device)
+            beam = frontier.tokens.shape[1]
+            step = Step(
+                0, starts, frontier.visible, depths.repeat_interleave(beam).expand(batch, -1)
+            )
+            positions = (begin + frontier.depth - 1).expand(-1, beam)
+            self._hidden = self._forward(features, frontier.tokens, positions, step)
+            return self._logits(self._hidden)
+
+        roots = history.gather(1, begin).squeeze(1)
+        beam = search(roots, self._logits(root_hidden), expand, plan, self._target_ids)
+        kept = torch.tensor(plan.kept, device=length.device)[beam.stage]
+        kept = kept.minimum(beam.tree.used.sum(1) - 1)
+        return Draft(beam.tree, beam.scores, kept, beam.stage, beam.confidence, beam.steps)
+
+    def commit(self, paths: Sequence[Sequence[int]], features: Tensor | None) -> None:
+        """Let the features of root and accepted nodes wait for the next draft."""
+        assert features is not None
+        width = features.shape[1]
+        nodes = [b * width + n for b, path in enumerate(paths) for n in (0, *path)]
+        index = torch.tensor(nodes, device=features.device)
+        fused = self.head.fuse(features.flatten(0, 1)[index])
+        parts = fused.split([len(path) + 1 for path in paths])
+        for slot, part in enumerate(parts):
+            self._waiting[slot] = torch.cat([self._waiting[slot], part])
+
+    def truncate(self, slot: int, length: int) -> None:
+        """Keep the rows and the waiting features of positions before `length`."""
+        rows = self.cache.lengths[slot]
+        self.cache.truncate(slot, length)
+        self._waiting[slot] = self._waiting[slot][: max(length - rows, 0)]
+
+    def move(self, source: int, target: int) -> None:
+        """Move rows and waiting features."""
+        self.cache.move(source, target)
+        self._waiting[target] = self._waiting[source]
+
+    def _catch_up(self, history: Tensor, batch: int) -> Tensor:
+        """Run the waiting features of all sequences in one forward; h of each root's row [B, H]."""
+        starts = self.cache.lengths[:batch]
+        waiting = self._waiting[:batch]
+        counts = [len(rows) for rows in waiting]
+        width = max(counts)
+        features = torch.nn.utils.rnn.pad_sequence(waiting, batch_first=True)  # [B, W, H]
+        place = torch.arange(width, device=history.device)
+        first = torch.tensor(starts, device=history.device).unsqueeze(1)
+        # Padding reads whatever token stands there; its rows are overwritten.
+        index = (first + 1 + place).clamp(max=history.shape[1] - 1)
+        hidden = self._run(0, starts, features, history[:batch].gather(1, index))
+        self.cache.commit(0, [range(1, count) for count in counts])
+        self._waiting[:batch] = [rows[:0] for rows in waiting]
+        last = torch.tensor(counts, device=history.device) - 1
+        return _rows(hidden, last.unsqueeze(1)).squeeze(1)
+
+    def _run(self, slot: int, starts: Sequence[int], features: Tensor, tokens: Tensor) -> Tensor:
+        """Rows one behind the other from `slot` on: h [B, W, H]."""
+        batch, width = tokens.shape
+        self._check_length(max(starts) + width)
+        depths = torch.arange(width, device=tokens.device).expand(batch, -1)
+        visible = torch.ones(batch, width, width, dtype=torch.bool, device=tokens.device).tril()
+        positions = depths + torch.tensor(starts, device=tokens.device).unsqueeze(1)
+        return self._forward(features, tokens, positions, Step(slot, starts, visible, depths))
+
+    def _check_length(self, rows: int) -> None:
+        """Warn once where a text is longer than those the head was trained with."""
+        if self._trained is None or rows <= self._trained:
+            return
+        log.warning(
+            "the text has grown past %d tokens, the length that the head was trained for: it may "
+            "draft badly from here on. The output is not affected. A window (--head-window, "
+            "head_window=), as in 1024, lets it see recent tokens alone.",
+            self._trained,
+        )
+        self._trained = None
+
+    def _forward(self, features: Tensor, tokens: Tensor, positions: Tensor, step: Step) -> Tensor:
+        embeddings = self._embed(tokens).to(features.dtype)
+        hidden: Tensor = self.head(features, embeddings, positions, step, self.cache)
+        return hidden
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        logits = self.head.logits(hidden)
+        return logits.masked_fill(self._unknown, -torch.inf) if self._masks else logits
+
+    def _target_ids(self, ids: Tensor) -> Tensor:
+        return self.head.target_ids[ids]
+
+
+def _rows(hidden: Tensor, index: Tensor) -> Tensor:
+    """hidden [B, n, H] at index [B, m]: [B, m, H]."""
+    return hidden.gather(1, index.unsqueeze(2).expand(-1, -1, hidden.shape[2]))

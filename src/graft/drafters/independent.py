@@ -1,0 +1,108 @@
+"""ModelDrafter: beam drafting with an independent draft model.
+
+Any smaller causal language model with the target's tokenizer. It is run like a target: the same
+attention, the same cache, so a frontier is one forward. Its cache keeps committed positions; what
+a round committed is run at the beginning of the next one, in one forward whose last row, the
+root's, gives depth 1.
+
+It knows a model and the beam: not the target, not retrieval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from graft.attention import Step
+from graft.beam import Frontier, search
+from graft.drafters.base import Draft
+from graft.pruning import DraftPlan
+from graft.target import TransformersTarget
+
+
+class ModelDrafter:
+    """Drafts with a model.
+
+    Args:
+        model: the draft model, on the target's device.
+        token_count: ids the tokenizer knows; others are never drafted.
+    """
+
+    name = "model"
+    feature_layers: tuple[int, ...] = ()
+
+    def __init__(self, model: TransformersTarget, token_count: int) -> None:
+        self.model = model
+        self.token_count = token_count
+        self._ahead: list[int] = []  # committed tokens per slot that its cache does not hold yet
+
+    def open(self, slots: int, capacity: int) -> None:
+        """Room for `slots` sequences: sized as the target's cache."""
+        self.model.open(slots, capacity)
+        self._ahead = [0] * slots
+
+    def reusable(self, slot: int, common: int) -> int:
+        """What its cache holds."""
+        return min(common, self.model.length(slot) if self._ahead else 0)
+
+    def prefill(self, slot: int, context: Tensor, features: Tensor | None) -> None:
+        """Run the prompt."""
+        self.model.prefill(slot, context[self.model.length(slot) :])
+        self._ahead[slot] = 1  # the root, which is still to be drawn
+
+    def draft(self, history: Tensor, length: Tensor, plan: DraftPlan) -> Draft:
+        """The best candidates of a beam search."""
+        batch = len(length)
+        first = self._catch_up(history, batch)
+
+        def expand(frontier: Frontier) -> Tensor:
+            beam = frontier.tokens.shape[1]
+            depths = torch.arange(frontier.depth, device=length.device)
+            depths = depths.repeat_interleave(beam).expand(batch, -1)
+            return self._logits(frontier.tokens, frontier.visible, depths, beam)
+
+        roots = history.gather(1, length.unsqueeze(1) - 1).squeeze(1)
+        beam = search(roots, first, expand, plan, lambda ids: ids)
+        kept = torch.tensor(plan.kept, device=length.device)[beam.stage]
+        kept = kept.minimum(beam.tree.used.sum(1) - 1)
+        return Draft(beam.tree, beam.scores, kept, beam.stage, beam.confidence, beam.steps)
+
+    def commit(self, paths: Sequence[Sequence[int]], features: Tensor | None) -> None:
+        """Count what is to be caught up with."""
+        for slot, path in enumerate(paths):
+            self._ahead[slot] += len(path) + 1
+
+    def truncate(self, slot: int, length: int) -> None:
+        """Forget rows."""
+        self.model.truncate(slot, length)
+
+    def move(self, source: int, target: int) -> None:
+        """Move rows."""
+        self.model.move(source, target)
+        self._ahead[target] = self._ahead[source]
+
+    def _catch_up(self, history: Tensor, batch: int) -> Tensor:
+        """Run what was committed since; logits [B, V] behind the roots."""
+        counts = self._ahead[:batch]
+        width = max(counts)
+        starts = [self.model.length(slot) for slot in range(batch)]
+        place = torch.arange(width, device=history.device).expand(batch, -1)
+        # Padding reads whatever token stands there; its rows are overwritten.
+        index = place + torch.tensor(starts, device=history.device).unsqueeze(1)
+        tokens = history[:batch].gather(1, index.clamp(max=history.shape[1] - 1))
+        visible = torch.ones(batch, width, width, dtype=torch.bool, device=history.device).tril()
+        keep = width - min(counts) + 1
+        logits = self._logits(tokens, visible, place, keep)
+        self.model.commit([range(1, count) for count in counts])
+        self._ahead[:batch] = [0] * batch
+        last = torch.tensor(counts, device=history.device) - 1 - (width - keep)
+        return logits[torch.arange(batch, device=history.device), last]
+
+    def _logits(self, tokens: Tensor, visible: Tensor, depths: Tensor, keep: int) -> Tensor:
+        """Logits [B, keep, V] of new rows. `depths`: of all uncommitted rows, the new ones last."""
+        starts = [self.model.length(slot) for slot in range(len(tokens))]
+        step = Step(0, starts, visible, depths)
+        logits = self.model.forward(tokens, depths[:, step.offset :], step, keep)
+        return logits[..., : self.token_count]

@@ -1,0 +1,1 @@
+"""Graft behind the interfaces of other libraries; nothing else in the package knows them."""

@@ -1,0 +1,205 @@
+"""Retrieval: looking up likely continuations, by a static template, in the adjacency matrix.
+
+The lookup depends on its start token and the matrix alone, one batched gather per depth [paper],
+so it can run while a drafter drafts. Template nodes whose row was never written yield nothing.
+Where the retrieved nodes go is not decided here (`graft.grafting`).
+
+This module knows trees, templates and the matrix: no models, no logits but through the matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from graft.matrix import EMPTY, AdjacencyMatrix
+from graft.template import Level, Template
+from graft.tree import TokenTree
+from graft.verify import Walk
+
+if TYPE_CHECKING:
+    from graft.settings import PromptLearning
+
+# Takes (tokens [m], logits [m, V]) of a chunk of a prompt.
+Observer = Callable[[Tensor, Tensor], None]
+
+
+class Shape(NamedTuple):
+    """The template nodes of all stages together; node 0 is where the lookup starts."""
+
+    parents: Tensor  # int64 [U], the start's is itself
+    depths: Tensor  # int64 [U]
+    levels: list[Level]
+    places: Tensor  # int64 [stages, U] order of value in each stage's template; U: not part of it
+    max_depth: int
+
+
+class Retrieved(NamedTuple):
+    """What a lookup found for B sequences."""
+
+    tokens: Tensor  # int64 [B, U], 0 where nothing was found
+    found: Tensor  # bool [B, U]; the start counts as found
+    shape: Shape
+
+
+class Retriever(Protocol):
+    """A source of retrieved nodes."""
+
+    def look_up(self, starts: Tensor) -> Retrieved | None:
+        """Continuations of `starts` (int64 [B], one per running sequence)."""
+
+    def update(self, tree: TokenTree, logits: Tensor, walk: Walk) -> Tensor:
+        """Learn from a verified tree; returns the number of rows written (int64 scalar)."""
+
+    def admit(self, slot: int, tokens: Tensor) -> Observer | None:
+        """A sequence enters a slot; learn from its prompt (int64 [n]) before its prefill. Where
+        the target's logits are wanted for every prompt token, returns the function that takes
+        them, chunk by chunk."""
+
+    def move(self, source: int, target: int) -> None:
+        """The sequence of slot `source` now stands in slot `target`."""
+
+
+class NoRetriever:
+    """Retrieves nothing: plain decoding, or a drafter alone."""
+
+    def look_up(self, starts: Tensor) -> Retrieved | None:
+        """Nothing."""
+        return None
+
+    def update(self, tree: TokenTree, logits: Tensor, walk: Walk) -> Tensor:
+        """Nothing to learn."""
+        return tree.tokens.new_zeros(())
+
+    def admit(self, slot: int, tokens: Tensor) -> Observer | None:
+        """Nothing to learn."""
+        return None
+
+    def move(self, source: int, target: int) -> None:
+        """Nothing is kept by slot."""
+
+
+class MatrixRetriever:
+    """Retrieval from an adjacency matrix [paper].
+
+    Args:
+        matrix: shared by whoever holds it; read before and written after each verification. With
+            one table all sequences share it; with more, each slot has its own, cleared when a
+            sequence enters.
+        templates: one per stage; more paths than slots, so that paths the matrix cannot serve
+            have successors.
+        prompt_learning: what prompts teach the matrix. [ours]
+    """
+
+    def __init__(
+        self,
+        matrix: AdjacencyMatrix,
+        templates: Sequence[Template],
+        prompt_learning: PromptLearning,
+    ) -> None:
+        ranks = max(template.ranks_used for template in templates)
+        if ranks > matrix.k:
+            raise ValueError(
+                f"the template reads rank {ranks - 1}, but the matrix holds {matrix.k} successors "
+                f"per token (ranks 0 to {matrix.k - 1})"
+            )
+        self.matrix = matrix
+        self.prompt_learning = prompt_learning
+        self.shape = _shape(templates, matrix.ids.device)
+        self._tables = list(range(matrix.count))  # of each slot, where there are several
+        self._first_rows = self._locate()
+
+    def look_up(self, starts: Tensor) -> Retrieved:
+        """Retrieve below `starts`."""
+        shape, batch = self.shape, len(starts)
+        tokens = starts.new_zeros(batch, len(shape.parents))
+        found = torch.zeros_like(tokens, dtype=torch.bool)
+        tokens[:, 0], found[:, 0] = starts, True
+        rows = self._rows(tokens)
+        for nodes, parents, ranks in shape.levels:
+            level = self.matrix.lookup(rows[:, parents], ranks.expand(batch, -1))
+            there = found[:, parents] & (level != EMPTY)
+            found[:, nodes], tokens[:, nodes] = there, level.where(there, 0)
+            rows = self._rows(tokens)
+        return Retrieved(tokens, found, shape)
+
+    def update(self, tree: TokenTree, logits: Tensor, walk: Walk) -> Tensor:
+        """Write the row of every verified node's token.
+
+        Where a token stands at several nodes the winner is the deepest accepted one, else the
+        last in tree order; across sequences that share the matrix, the last sequence. [ours]
+        """
+        batch, width = tree.tokens.shape
+        order = torch.arange(width, device=logits.device).expand(batch, width)
+        level = torch.arange(walk.nodes.shape[1], device=logits.device).expand_as(walk.nodes)
+        # Levels past the last accepted one repeat its node; `amax` with a smaller value is void.
+        depth = torch.where(level <= walk.accepted.unsqueeze(1), level, -1)
+        accepted = torch.full_like(order, -1).scatter_reduce(1, walk.nodes, depth, "amax")
+        rank = torch.where(accepted >= 0, width + accepted, order)
+        sequence = torch.arange(batch, device=logits.device).unsqueeze(1)
+        priority = torch.where(tree.used, sequence * 2 * width + rank, -1)
+        successors = self.matrix.best(logits).flatten(0, 1)
+        rows = self._rows(tree.tokens)
+        return self.matrix.write(rows.flatten(), successors, priority.flatten())
+
+    def admit(self, slot: int, tokens: Tensor) -> Observer | None:
+        """Learn from a prompt as `prompt_learning` says."""
+        table = 0
+        if self.matrix.count > 1:
+            table = self._tables[slot]
+            self.matrix.clear(table)
+        if self.prompt_learning == "text":
+            self.matrix.learn_text(tokens, table)
+        if self.prompt_learning != "logits":
+            return None
+
+        def observe(seen: Tensor, logits: Tensor) -> None:
+            order = torch.arange(len(seen), device=seen.device)  # the last occurrence wins
+            rows = seen + table * self.matrix.token_count
+            self.matrix.write(rows, self.matrix.best(logits), order)
+
+        return observe
+
+    def move(self, source: int, target: int) -> None:
+        """Tables stay where they are; the slots change theirs."""
+        tables = self._tables
+        if self.matrix.count > 1:
+            tables[source], tables[target] = tables[target], tables[source]
+            self._first_rows = self._locate()
+
+    def _locate(self) -> Tensor:
+        """int64 [count]: first row of each slot's table. Made when slots change, because a copy to
+        the device waits for it and a round must not."""
+        tables = torch.tensor(self._tables, device=self.matrix.ids.device)
+        return tables * self.matrix.token_count
+
+    def _rows(self, tokens: Tensor) -> Tensor:
+        """Rows of the matrix for tokens [B, n] of the running sequences."""
+        if self.matrix.count == 1:
+            return tokens
+        return tokens + self._first_rows[: len(tokens)].unsqueeze(1)
+
+
+def _shape(templates: Sequence[Template], device: torch.device) -> Shape:
+    """All templates as one: the longest by its own order, then what the others add."""
+    paths = dict.fromkeys(
+        path for t in sorted(templates, key=len, reverse=True) for path in t.paths
+    )
+    union = Template(tuple(sorted(paths, key=len)) if len(set(templates)) > 1 else tuple(paths))
+    size = len(union) + 1
+    places = torch.full((len(templates), size), size, dtype=torch.int64)
+    index = {path: node for node, path in enumerate(union.paths, 1)}
+    for stage, template in enumerate(templates):
+        places[stage, 0] = 0
+        for place, path in enumerate(template.paths, 1):
+            places[stage, index[path]] = place
+    return Shape(
+        union.parents(device),
+        union.depths(device),
+        union.levels(device),
+        places.to(device),
+        union.max_depth,
+    )

@@ -1,0 +1,270 @@
+"""The state of a drafter: after any rounds it drafts what a fresh one drafts over the same text.
+
+A wrong draft never changes a token, so comparing answers cannot see a head that reads stale rows,
+wrong features or wrong positions; it is only slower. So here a drafter goes through random rounds
+(paths accepted at random, requests that move and turn back) and its tree is held against that of a
+new drafter which takes in the whole text at once, with features from plain forwards. In double
+precision, so that no near-tie hides a fault or fakes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from graft.draft import Draft
+from graft.drafters.eagle3.drafter import Eagle3Drafter
+from tests.exactness.state import PLAN, Rounds, cache_of, new_drafter, new_target, plain_features
+from tests.random_trees import path_of
+
+KINDS = ["eagle3", "model"]  # the state of a new drafter is proved from its line here on
+EXACT = 1e-6  # scores are summed in single precision
+TEXTS = [[7], [1, 2, 3, 4, 5], list(range(100, 140))]
+
+
+@torch.inference_mode()
+def difference(rounds: Rounds, draft: Draft) -> float:
+    """How far a draft is from fresh drafters': the largest difference of a score, infinity where a
+    tree is not the same."""
+    worst = 0.0
+    for row, text in enumerate(rounds.texts):
+        fresh, known = new_drafter(rounds.kind), torch.tensor(text)
+        fresh.open(1, len(text))
+        features = plain_features(text[:-1]) if fresh.feature_layers else None
+        fresh.prefill(0, known[:-1], features)
+        wanted = fresh.draft(known.unsqueeze(0), known.new_tensor([len(text)]), PLAN)
+        used = int(wanted.tree.used.sum())
+        for field in ("tokens", "parents", "depths", "used"):
+            ours = getattr(draft.tree, field)[row, :used]
+            if not torch.equal(getattr(wanted.tree, field)[0, :used], ours):
+                return float("inf")
+        assert int(draft.tree.used[row].sum()) == used
+        assert int(draft.stage[row]) == int(wanted.stage)
+        gap = (wanted.scores[0, :used] - draft.scores[row, :used]).abs().max()
+        worst = max(worst, float(gap))
+    return worst
+
+
+@pytest.mark.parametrize("texts", [TEXTS[1:2], TEXTS])
+@pytest.mark.parametrize("kind", KINDS)
+def test_twenty_rounds(kind: str, texts: list[list[int]]) -> None:
+    rounds = Rounds(kind, texts)
+    for number in range(20):
+        draft = rounds.draft()
+        if number % 3 == 0 or number == 19:
+            assert difference(rounds, draft) < EXACT
+        rounds.finish(draft)
+    taken = rounds.accepted
+    assert {0, 1, 2, 3} <= {*taken}
+    assert sum(taken) > len(taken)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sequences_come_and_go(kind: str) -> None:
+    rounds = Rounds(kind, TEXTS)
+    rounds.run(2)
+    rounds.leave(0)
+    assert difference(rounds, rounds.draft()) < EXACT
+    rounds = Rounds(kind, TEXTS, seed=1)
+    rounds.run(2)
+    rounds.leave(1)
+    rounds.run(2)
+    rounds.enter([9, 8, 7])
+    rounds.run(1)
+    rounds.leave(0)
+    rounds.enter(list(range(30)))
+    rounds.run(2)
+    assert difference(rounds, rounds.draft()) < EXACT
+
+
+@pytest.mark.parametrize("keep", [0, 1, 20, 1000])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_second_turn(kind: str, keep: int) -> None:
+    """As much of the first turn as both have, be it nothing, some, or all of it."""
+    for rest in (1, 7):
+        rounds = Rounds(kind, TEXTS[2:], seed=rest)
+        rounds.run(4)
+        rounds.turn(0, min(keep, len(rounds.texts[0])), rest)
+        assert difference(rounds, rounds.draft()) < EXACT
+        rounds.run(3)
+        assert difference(rounds, rounds.draft()) < EXACT
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_turn_back_beside_others(kind: str) -> None:
+    rounds = Rounds(kind, TEXTS, seed=4)
+    rounds.run(3)
+    rounds.turn(1, 6, 2)
+    rounds.run(2)
+    assert difference(rounds, rounds.draft()) < EXACT
+
+
+@pytest.mark.parametrize("texts", [[246], [255], [250, 3]])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_cache_that_grows(kind: str, texts: list[int]) -> None:
+    """Between rounds, and in the middle of a draft, whose rows are not committed."""
+    made = [[(7 * i + n) % 256 for i in range(n)] for n in texts]
+    rounds = Rounds(kind, made)
+    before = cache_of(rounds.drafter).capacity
+    while cache_of(rounds.drafter).capacity == before:
+        draft = rounds.draft()
+        grown = cache_of(rounds.drafter).capacity > before
+        assert difference(rounds, draft) < EXACT
+        rounds.finish(draft)
+    assert grown
+    rounds.run(2)
+    assert difference(rounds, rounds.draft()) < EXACT
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_prompt_in_several_chunks(kind: str) -> None:
+    rounds = Rounds(kind, [[(5 * i) % 251 for i in range(530)], [3, 4]])
+    assert difference(rounds, rounds.draft()) < EXACT
+    rounds.run(2)
+    assert difference(rounds, rounds.draft()) < EXACT
+
+
+# Faults that no comparison of answers can see ---------------------------------------------------
+
+
+def uncommitted_kept(drafter: Eagle3Drafter, patch: pytest.MonkeyPatch) -> None:
+    """Accepted rows of the tree stay as if they were final: made of the head's own features."""
+    commit = drafter.commit
+
+    def keep(paths: Sequence[Sequence[int]], features: Tensor | None) -> None:
+        commit(paths, features)
+        for slot, path in enumerate(paths):
+            drafter.cache.lengths[slot] += len(path)
+            drafter._waiting[slot] = drafter._waiting[slot][len(path) :]
+
+    patch.setattr(drafter, "commit", keep)
+
+
+def late_positions(drafter: Eagle3Drafter, patch: pytest.MonkeyPatch) -> None:
+    """Rows of the tree stand one position too far."""
+    forward = drafter._forward
+
+    def late(features: Tensor, tokens: Tensor, positions: Tensor, step: Any) -> Tensor:
+        return forward(features, tokens, positions + int(tokens.shape[1] == PLAN.beam), step)
+
+    patch.setattr(drafter, "_forward", late)
+
+
+def neighbours_features(drafter: Eagle3Drafter, patch: pytest.MonkeyPatch) -> None:
+    """Features of the node before the accepted one."""
+    commit = drafter.commit
+
+    def shifted(paths: Sequence[Sequence[int]], features: Tensor | None) -> None:
+        commit([[node - 1 for node in path] for path in paths], features)
+
+    patch.setattr(drafter, "commit", shifted)
+
+
+def late_features(drafter: Eagle3Drafter, patch: pytest.MonkeyPatch) -> None:
+    """Each row reads the feature of the token that it embeds, not of the one before."""
+    commit = drafter.commit
+
+    def shifted(paths: Sequence[Sequence[int]], features: Tensor | None) -> None:
+        commit(paths, features)
+        drafter._waiting = [rows.roll(-1, 0) for rows in drafter._waiting]
+
+    patch.setattr(drafter, "commit", shifted)
+
+
+def forgotten_move(drafter: Eagle3Drafter, patch: pytest.MonkeyPatch) -> None:
+    """The waiting features of a sequence that moves stay behind."""
+    patch.setattr(drafter, "move", drafter.cache.move)
+
+
+def fused_twice(drafter: Eagle3Drafter, patch: pytest.MonkeyPatch) -> None:
+    """What a child reads has gone through the final norm, though this head does not want it."""
+    patch.setattr(drafter.head, "feedback", drafter.head.norm.forward)
+
+
+FAULTS = [uncommitted_kept, late_positions, neighbours_features, late_features, fused_twice]
+
+
+@pytest.mark.parametrize("fault", [*FAULTS, forgotten_move])
+def test_the_check_sees(
+    fault: Callable[[Eagle3Drafter, pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = Rounds("eagle3", TEXTS)
+    rounds.run(1)
+    assert isinstance(rounds.drafter, Eagle3Drafter)
+    fault(rounds.drafter, monkeypatch)
+    rounds.run(2)
+    if fault is forgotten_move:
+        while len(rounds.drafter._waiting[0]) == len(rounds.drafter._waiting[2]):
+            rounds.run(1)
+        rounds.leave(0)
+        rounds.drafter._waiting[0] = rounds.drafter._waiting[0][:1]
+    assert difference(rounds, rounds.draft()) > 1e-3
+
+
+def test_the_check_sees_waiting_features_that_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next turn's rows then stand where those of the old turn should."""
+    rounds = Rounds("eagle3", TEXTS[2:])
+    drafter = rounds.drafter
+    assert isinstance(drafter, Eagle3Drafter)
+    rounds.run(3)
+    while len(drafter._waiting[0]) < 2:
+        rounds.run(1)
+    truncate = drafter.truncate
+
+    def drop(slot: int, length: int) -> None:
+        truncate(slot, length)
+        drafter._waiting[slot] = drafter._waiting[slot][:0]
+
+    monkeypatch.setattr(drafter, "truncate", drop)
+    rounds.turn(0, len(rounds.texts[0]), 7)
+    assert difference(rounds, rounds.draft()) > 1e-3
+
+
+def test_the_check_sees_a_row_that_is_read_behind_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The poison is seen: one row too many counts as committed."""
+    rounds = Rounds("eagle3", TEXTS[1:2])
+    rounds.run(2)
+    cache_of(rounds.drafter).lengths[0] += 1
+    draft = rounds.draft()
+    assert not bool(draft.tree.used[0, 1]), "no number, no draft"
+
+
+def test_a_fault_of_the_head_is_not_seen_in_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for a draft model that misses what was committed."""
+    rounds = Rounds("model", TEXTS)
+    commit = rounds.drafter.commit
+    rounds.run(1)
+    monkeypatch.setattr(rounds.drafter, "commit", lambda p, f: commit([q[:1] for q in p], f))
+    rounds.run(3)
+    assert difference(rounds, rounds.draft()) > 1e-3
+
+
+# Features ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layers", [(0,), (1,), (3,), (0, 1, 3), (3, 0)])
+def test_features_are_the_inputs_of_layers(layers: tuple[int, ...]) -> None:
+    """At prefill, chunk by chunk, as in a plain forward of the whole text."""
+    target, text, found = new_target(layers), [(3 * i) % 256 for i in range(300)], []
+    target.open(1, 300)
+    with torch.inference_mode():
+        target.prefill(0, torch.tensor(text), absorb=lambda part: found.append(part))
+    assert [len(part) for part in found] == [256, 44]
+    torch.testing.assert_close(torch.cat(found), plain_features(text, layers), atol=1e-9, rtol=0)
+
+
+def test_features_of_nodes_are_those_of_their_paths() -> None:
+    rounds = Rounds("eagle3", TEXTS)
+    rounds.run(2)
+    texts = [list(text) for text in rounds.texts]
+    tree, seen = rounds.finish(rounds.draft())
+    assert seen.features is not None
+    for row, text in enumerate(texts):
+        for node in range(0, int(tree.used[row].sum()), 3):
+            path = tree.tokens[row, path_of(tree, row, node)].tolist()
+            plain = plain_features([*text[:-1], *path])[-1]
+            torch.testing.assert_close(seen.features[row, node], plain, atol=1e-9, rtol=0)
