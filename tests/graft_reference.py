@@ -21,7 +21,7 @@ from graft.retrieval import MatrixRetriever, Retrieved
 from graft.template import RankPath, Template
 from graft.tree import Source, TokenTree
 
-TOKENS, K = 6, 4
+TOKENS, K = 6, 5
 Path = tuple[int, ...]  # tokens behind the root
 
 

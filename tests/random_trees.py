@@ -59,10 +59,12 @@ def path_of(tree: TokenTree, row: int, node: int) -> list[int]:
 
 
 @st.composite
-def nodes(draw: st.DrawFn, most: int = 12, vocab_size: int = 16) -> list[tuple[int, int]]:
+def nodes(
+    draw: st.DrawFn, most: int = 12, vocab_size: int = 16, least: int = 0
+) -> list[tuple[int, int]]:
     """The nodes of one random tree; siblings hold different tokens."""
     out: list[tuple[int, int]] = []
-    for node in range(1, draw(st.integers(0, most)) + 1):
+    for node in range(1, draw(st.integers(least, most)) + 1):
         parent, token = draw(st.integers(0, node - 1)), draw(st.integers(0, vocab_size - 1))
         taken = {t for p, t in out if p == parent}
         free = [t % vocab_size for t in range(token, token + vocab_size)]
@@ -81,10 +83,11 @@ def trees(draw: st.DrawFn, most: int = 12, batch: int = 3, vocab_size: int = 16)
 
 
 @st.composite
-def templates(draw: st.DrawFn) -> Template:
-    """Random prefix-closed orders of rank paths, with ranks 0 to 3."""
+def templates(draw: st.DrawFn, least: int = 0) -> Template:
+    """Random prefix-closed orders of rank paths, with ranks 0 to 3; `least`: paths drawn, some of
+    which are the same."""
     paths: list[RankPath] = []
-    for _ in range(draw(st.integers(0, 12))):
+    for _ in range(draw(st.integers(least, 12))):
         path = (*draw(st.sampled_from([(), *paths])), draw(st.integers(0, 3)))
         if path not in paths:
             paths.append(path)
@@ -95,10 +98,11 @@ def templates(draw: st.DrawFn) -> Template:
 def drafts(draw: st.DrawFn, most: int = 9, batch: int = 3, vocab_size: int = 6) -> Draft:
     """Random drafts: candidates best first, of which a random number is kept; random anchors
     among those kept, or none; stages 0 to 2."""
-    rows = draw(st.lists(nodes(most, vocab_size), min_size=1, max_size=batch))
+    least = draw(st.sampled_from([0, most // 2]))
+    rows = draw(st.lists(nodes(most, vocab_size, least), min_size=1, max_size=batch))
     roots = draw(st.tuples(*[st.integers(0, vocab_size - 1)] * len(rows)))
     tree = make_tree(rows, roots, source=Source.DRAFT)
-    kept = [draw(st.integers(0, len(row))) for row in rows]
+    kept = [draw(st.integers(min(least // 2, len(row)), len(row))) for row in rows]
     anchor = [draw(st.integers(0, number)) for number in kept] if draw(st.booleans()) else None
     falling = -torch.arange(tree.width) / 8
     return Draft(

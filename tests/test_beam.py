@@ -18,7 +18,7 @@ from tests.beam_reference import BROKEN, CERTAIN, INF, RICH, Path, check, law_of
 @st.composite
 def plans(draw: st.DrawFn) -> DraftPlan:
     """Random shapes; thresholds among the values that confidences take."""
-    depth, budget = draw(st.integers(1, 5)), draw(st.integers(0, 40))
+    depth, budget = draw(st.sampled_from([1, 2, 3, 4, 5])), draw(st.integers(0, 40))
     marks = tuple(sorted(draw(st.sets(st.integers(0, depth - 1), max_size=3))))
     value = st.sampled_from([0.0, 0.11, 0.3, 0.51, 0.6, 1.0, 2.0])
     thresholds = tuple(draw(value) for _ in marks)
@@ -145,6 +145,16 @@ def test_tokens_are_the_target_s() -> None:
     result = check(law, plan, 2, torch.tensor([40, 7, 90, 2, 11]))
     assert set(result.tree.tokens[:, 1:].flatten().tolist()) <= {40, 7, 90, 2, 11, 0}
     assert 40 in result.tree.tokens or 90 in result.tree.tokens
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_logits_are_summed_in_single_precision(dtype: torch.dtype) -> None:
+    first, more = torch.randn(2, 90).to(dtype), torch.randn(2, 4, 90).to(dtype)
+    roots, plan = torch.tensor([1, 2]), dense(30, 4, 4)
+    half = search(roots, first, lambda _: more, plan, lambda ids: ids)
+    single = search(roots, first.float(), lambda _: more.float(), plan, lambda ids: ids)
+    assert half.scores.dtype == torch.float32
+    assert torch.equal(half.scores, single.scores)
 
 
 READS = {"__bool__", "item", "tolist", "numpy", "nonzero", "__int__", "__float__", "__index__"}

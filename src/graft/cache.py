@@ -116,13 +116,13 @@ class KVCache(Cache):
         """Grow to hold `rows` rows per slot, by doubling."""
         if rows <= self.capacity:
             return
-        used = max(self.lengths)
         while self.capacity < rows:
             self.capacity *= 2
         for i, old in enumerate(self._storage):
             shape = (*old.shape[:3], self.capacity, old.shape[4])
             new = _zeros(shape, old.dtype, old.device)
-            new[:, :, :, :used] = old[:, :, :, :used]
+            # Uncommitted rows too: a draft grows its cache between two of its own steps.
+            new[:, :, :, : old.shape[3]] = old
             self._storage[i] = new
 
     def get_seq_length(self, layer_idx: int = 0) -> int:

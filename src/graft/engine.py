@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from graft.assembly import make_plan, make_retriever, pick_drafter
 from graft.decoder import BatchDecoder, Observer
 from graft.drafters.base import Drafter
-from graft.drafters.lookup import LookupDrafter
-from graft.drafters.none import NoDrafter
 from graft.fingerprint import tokenizer_fingerprint
 from graft.matrix import AdjacencyMatrix
 from graft.matrix_file import save_matrix
@@ -27,15 +26,12 @@ from graft.metrics import CollapseAlarm
 from graft.prompts import Message, Prompt, as_prompts, encode
 from graft.pruning import DraftPlan
 from graft.request import Request, Result, StreamToken
-from graft.retrieval import MatrixRetriever, NoRetriever, Retriever
 from graft.sampling_params import SamplingParams
 from graft.settings import DRAFTING, RETRIEVING, EngineSettings, Policy
 from graft.stream import TokenStream
 from graft.target import Target
 from graft.template import Template, default_template
 
-# Template paths per slot of the budget, so that paths that find no row have successors.
-SPARE = 2
 BUSY = (
     "this engine is in the middle of another generation: finish or close that stream first, or "
     "load a second engine"
@@ -103,10 +99,6 @@ class Engine:
         self,
         prompts: str | Sequence[Message] | Sequence[int],
         sampling: SamplingParams | None = None,
-        *,
-        policy: str | None = None,
-        budget: int | None = None,
-        raw: bool = False,
         **options: Any,
     ) -> Result: ...
 
@@ -115,10 +107,6 @@ class Engine:
         self,
         prompts: Sequence[Prompt],
         sampling: SamplingParams | None = None,
-        *,
-        policy: str | None = None,
-        budget: int | None = None,
-        raw: bool = False,
         **options: Any,
     ) -> list[Result]: ...
 
@@ -322,6 +310,11 @@ class Engine:
                 if decoder.running:
                     yield from decoder.round()
                     self._alarm.look(decoder.last_records)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            self._drafted = False  # broken off in the middle of a round, the drafter's state is too
+            raise
         finally:
             self._busy = False
             # What an early end has committed serves a next turn too.
@@ -329,29 +322,9 @@ class Engine:
                 self._cached = requests[0].context[: self.target.length(0)]
 
     def _plan(self, settings: EngineSettings) -> DraftPlan:
-        """How rounds are drafted under these settings.
-
-        Raises:
-            ValueError: for a policy whose drafter is missing, or settings that do not fit.
-        """
         policy = settings.policy_with(drafter=self.drafter is not None)
-        if policy in DRAFTING and self.drafter is None:
-            raise ValueError(
-                f"policy={policy!r} drafts, but no drafter is loaded: give a head or a draft model "
-                "(see graft.load), or use policy plain, lookup or retrieval"
-            )
-        if policy == "eagle3" and self.drafter is not None and self.drafter.name != "eagle3":
-            raise ValueError(
-                "policy='eagle3' needs an EAGLE-3 head; for other drafters the same is called "
-                "policy='dense'"
-            )
-        plan = settings.plan(policy, settings.budget_on(policy, self.target.device.type))
-        if len(self.templates) not in (1, plan.stages):
-            raise ValueError(
-                f"{len(self.templates)} templates are loaded, but a round can end in {plan.stages} "
-                f"stages: give one template, or one per stage"
-            )
-        return plan
+        device = self.target.device.type
+        return make_plan(settings, policy, self.drafter, self.templates, device)
 
     def _decoder(
         self,
@@ -365,37 +338,23 @@ class Engine:
         policy = settings.policy_with(drafter=self.drafter is not None)
         slots = min(len(requests), settings.max_batch)
         longest = max(len(r.context) + min(r.limit, 1024) for r in requests) + plan.budget + 1
+        drafter = pick_drafter(policy, self.drafter)
         if not keep:
             self.target.open(slots, longest)
-        drafter: Drafter = LookupDrafter() if policy == "lookup" else NoDrafter()
-        if policy in DRAFTING and self.drafter is not None:
-            drafter = self.drafter
-            if not (keep and self._drafted):
-                drafter.open(slots, longest)
+        if not (keep and self._drafted):
+            drafter.open(slots, longest)
         self._drafted = policy in DRAFTING
+        retriever = make_retriever(settings, policy, plan, self.matrix, self.templates, slots)
         return BatchDecoder(
             self.target,
             drafter,
-            self._retriever(policy, settings, plan, slots),
+            retriever,
             plan=plan,
             token_count=self.token_count,
             dedup=settings.dedup,
             refill=settings.refill and policy in RETRIEVING,
             watch=watch,
         )
-
-    def _retriever(
-        self, policy: Policy, settings: EngineSettings, plan: DraftPlan, slots: int
-    ) -> Retriever:
-        if policy not in RETRIEVING:
-            return NoRetriever()
-        matrix = self.matrix
-        if settings.matrix_scope == "request":
-            matrix = AdjacencyMatrix(self.token_count, matrix.k, self.target.device, count=slots)
-        ordered = self.templates * (plan.stages // len(self.templates))
-        room = [SPARE * (plan.budget - kept) for kept in plan.kept]
-        templates = [t.take(size) for t, size in zip(ordered, room, strict=True)]
-        return MatrixRetriever(matrix, templates, settings.prompt_learning)
 
     def _decode(self, ids: Sequence[int]) -> str:
         return str(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,9 +19,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from graft.corpus import Document
-from graft.engine import BUSY, Engine
+from graft.engine import Engine
 from graft.matrix import EMPTY, AdjacencyMatrix
-from graft.target import Target
 
 __all__ = ["WINDOW", "BuildReport", "build_matrix"]
 

@@ -221,7 +221,8 @@ class CollapseAlarm:
         log.warning(
             "tau was %.2f over the last %d rounds: drafted and retrieved tokens are not being "
             "accepted, so decoding is slower than plain. Likely causes: very high temperature, "
-            "text without repetition, a matrix from other text. The output is not affected.",
+            "text without repetition, a matrix from other text, a head made for another model. The "
+            "output is not affected.",
             1 + sum(self._window) / len(self._window),
             len(self._window),
         )

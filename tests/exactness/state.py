@@ -31,7 +31,9 @@ from graft.tree import TokenTree
 from tests.exactness.heads import LAYERS, random_head
 from tests.tiny_models import VOCAB_SIZE, tiny_model
 
-PLAN = DraftPlan(24, 4, 5, (0, 1), (0.0, 0.02), (2, 8, 14))
+# Rounds of sequences stop at different checkpoints; the other plan never stops.
+PLAN = DraftPlan(24, 4, 5, (0, 1), (0.0, 0.005), (2, 8, 14))
+DEEP = DraftPlan(24, 4, 5, kept=(14,))
 
 
 @cache
@@ -48,7 +50,9 @@ def new_drafter(kind: str) -> Drafter:
     """A drafter that has seen nothing; all of a kind have the same weights."""
     if kind == "model":
         return ModelDrafter(TransformersTarget(double_model(3), max_context=4096), VOCAB_SIZE)
-    return Eagle3Drafter(random_head().double(), double_model().get_input_embeddings(), VOCAB_SIZE)
+    head = random_head().double()
+    head.lm_head.weight *= 10  # sure enough of something that its trees are deep
+    return Eagle3Drafter(head, double_model().get_input_embeddings(), VOCAB_SIZE)
 
 
 @torch.inference_mode()
@@ -86,17 +90,17 @@ class Rounds:
         kind: of the drafter.
         texts: what the sequences begin with, at least one token each.
         seed: of everything random here.
+        plan: of the drafts.
     """
 
-    def __init__(self, kind: str, texts: Sequence[Sequence[int]], seed: int = 0) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, texts: Sequence[Sequence[int]], seed: int = 0, plan: DraftPlan = PLAN) -> None:
+        self.kind, self.plan = kind, plan
         self.random = random.Random(seed)
         self.target, self.drafter = new_target(), new_drafter(kind)
         matrix = AdjacencyMatrix(VOCAB_SIZE, 8, self.target.device)
         rows = torch.Generator().manual_seed(seed)
-        matrix.ids[:] = torch.randint(0, VOCAB_SIZE, (VOCAB_SIZE + 1, 8), generator=rows).int()
-        # Rows of consecutive tokens: all of them different.
-        matrix.ids[:] = (matrix.ids[:, :1] + torch.arange(8)) % VOCAB_SIZE
+        first = torch.randint(0, VOCAB_SIZE, (VOCAB_SIZE + 1, 1), generator=rows)
+        matrix.ids[:] = (first + torch.arange(8)) % VOCAB_SIZE  # a row's tokens differ
         self.retriever = MatrixRetriever(matrix, [default_template().take(24)], "off")
         self.texts: list[list[int]] = []
         self.accepted: list[int] = []  # of every round and sequence
@@ -133,13 +137,13 @@ class Rounds:
     def draft(self) -> Draft:
         """Draft over the roots, with poison where nothing is to be read."""
         self.poison()
-        return self.drafter.draft(*self._state(), PLAN)
+        return self.drafter.draft(*self._state(), self.plan)
 
     @torch.inference_mode()
     def finish(self, draft: Draft) -> tuple[TokenTree, Verification]:
         """Graft, verify, accept a random path and commit."""
         retrieved = self.retriever.look_up(draft.tree.tokens[:, 0])
-        tree = graft(draft, retrieved, PLAN.budget).tree
+        tree = graft(draft, retrieved, self.plan.budget).tree
         tree.check_integrity()
         seen = self.target.verify(tree)
         paths = [self._random_path(tree, row) for row in range(tree.batch)]
@@ -166,7 +170,7 @@ class Rounds:
 
     def _state(self) -> tuple[Tensor, Tensor]:
         """History with arbitrary tokens behind each sequence, as walks leave them, and lengths."""
-        room = max(len(text) for text in self.texts) + PLAN.budget + 2
+        room = max(len(text) for text in self.texts) + self.plan.budget + 2
         rows = [[*text, *(self.token() for _ in range(room - len(text)))] for text in self.texts]
         return torch.tensor(rows), torch.tensor([len(text) for text in self.texts])
 
@@ -189,7 +193,7 @@ class Rounds:
     def _random_path(self, tree: TokenTree, row: int) -> list[int]:
         """Any path from the root, often a long one."""
         path: list[int] = []
-        while self.random.random() < 0.8:
+        while self.random.random() < 0.85:
             mine = (tree.parents[row] == (path[-1] if path else 0)) & tree.used[row]
             mine[0] = False
             children = mine.nonzero().flatten().tolist()

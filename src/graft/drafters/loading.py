@@ -89,7 +89,13 @@ def _kind_of(head: str | Path) -> DrafterKind:
     return "dflash" if "dflash" in named.lower() else "eagle3"
 
 
-def _eagle3(target: LoadedModel, path: str | Path, window: int | None, cpu_weights: Any) -> Drafter:
+def _eagle3(
+    target: LoadedModel,
+    path: str | Path,
+    window: int | None,
+    cpu_weights: Any,
+    progress: Callable[[str], None] | None,
+) -> Drafter:
     from graft.drafters.eagle3.drafter import Eagle3Drafter
     from graft.drafters.eagle3.facts import TargetFacts
     from graft.drafters.eagle3.loader import load_head
@@ -133,7 +139,7 @@ def _dflash(target: LoadedModel, path: str | Path) -> Drafter:
     embed, lm_head = model.get_input_embeddings(), model.get_output_embeddings()
     if embed is None or lm_head is None:
         raise ModelError(f"{target.name} shows no embeddings and output layer to share")
-    return load_dflash(path, model.config, embed, lm_head)
+    return load_dflash(path, model.config, embed, lm_head, token_count=target.token_count)
 
 
 def _model(

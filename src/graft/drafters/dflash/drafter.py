@@ -34,17 +34,23 @@ class DFlashDrafter:
         model: the network, on the target's device, in evaluation mode.
         embeddings: float [V, H], rows of the tokens before any norm or scale of the target's own.
         lm_head: logits [..., V'] of hidden states [..., H] in the dtype of the network.
+        token_count: ids the tokenizer knows; others are never drafted. None: all are known.
     """
 
     name = "dflash"
 
     def __init__(
-        self, model: DFlashModel, embeddings: Tensor, lm_head: Callable[[Tensor], Tensor]
+        self,
+        model: DFlashModel,
+        embeddings: Tensor,
+        lm_head: Callable[[Tensor], Tensor],
+        token_count: int | None = None,
     ) -> None:
         self.model = model
         self.feature_layers = model.config.feature_layers
         self._embeddings = embeddings
         self._lm_head = lm_head
+        self._token_count = len(embeddings) if token_count is None else token_count
         self._sights = model.sights()
         self._rows = torch.arange(model.config.block_size, device=embeddings.device)
         self._store: ContextStore | None = None
@@ -104,7 +110,12 @@ class DFlashDrafter:
         steps = block_steps(self._sights, starts, self._rows)
         embedded = F.embedding(block, self._embeddings)
         hidden = self.model(embedded, positions, steps, self.store)[:, 1 : width + 1]
-        return self.model.scale_logits(self._lm_head(hidden))
+        logits = self.model.scale_logits(self._lm_head(hidden))
+        offsets = self.model.d2t
+        if offsets is None:
+            return logits[..., : self._token_count]
+        drafted = self._target_ids(torch.arange(len(offsets), device=offsets.device))
+        return logits.masked_fill(drafted >= self._token_count, -torch.inf)
 
     @torch.no_grad()
     def commit(self, paths: Sequence[Sequence[int]], features: Tensor | None) -> None:

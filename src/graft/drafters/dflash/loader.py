@@ -39,6 +39,7 @@ def load_dflash(
     embeddings: nn.Module,
     lm_head: Callable[[Tensor], Tensor],
     *,
+    token_count: int | None = None,
     mask_token_id: int | None = None,
     dtype: torch.dtype | None = None,
 ) -> DFlashDrafter:
@@ -50,6 +51,7 @@ def load_dflash(
         embeddings: the target's input embeddings; only their weight is read, so a norm or scale
             of the target's own does not apply [DFlash's public code].
         lm_head: the target's output layer.
+        token_count: ids the tokenizer knows; others are never drafted. None: all are known.
         mask_token_id: for checkpoints that name none.
         dtype: of the drafter; None takes that of the embeddings.
 
@@ -72,7 +74,8 @@ def load_dflash(
     own = model.embed_tokens
     table = weight.detach() if own is None else own.weight
     shared = partial(_in_dtype, lm_head, weight.dtype)
-    return DFlashDrafter(model, table, shared if model.lm_head is None else model.lm_head)
+    layer = shared if model.lm_head is None else model.lm_head
+    return DFlashDrafter(model, table, layer, token_count)
 
 
 def _in_dtype(layer: Callable[[Tensor], Tensor], dtype: torch.dtype, hidden: Tensor) -> Tensor:

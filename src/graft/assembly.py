@@ -1,0 +1,82 @@
+"""Who fills the trees: from settings to the plan, the drafter and the retriever of a generation.
+
+It knows policies and their parts, not requests or rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from graft.drafters.base import Drafter
+from graft.drafters.lookup import LookupDrafter
+from graft.drafters.none import NoDrafter
+from graft.matrix import AdjacencyMatrix
+from graft.pruning import DraftPlan
+from graft.retrieval import MatrixRetriever, NoRetriever, Retriever
+from graft.settings import DRAFTING, RETRIEVING, EngineSettings, Policy
+from graft.template import Template
+
+# Template paths per slot of the budget, so that paths that find no row, and those that the draft
+# holds already, have successors.
+SPARE = 2
+
+
+def make_plan(
+    settings: EngineSettings,
+    policy: Policy,
+    drafter: Drafter | None,
+    templates: Sequence[Template],
+    device_type: str,
+) -> DraftPlan:
+    """How rounds are drafted.
+
+    Args:
+        drafter: the one that is loaded, if any.
+        device_type: of the target; the default budget depends on it.
+
+    Raises:
+        ValueError: for a policy whose drafter is missing, or settings that do not fit together.
+    """
+    if policy in DRAFTING and drafter is None:
+        raise ValueError(
+            f"policy={policy!r} drafts, but no drafter is loaded: give a head or a draft model "
+            "(see graft.load), or use policy plain, lookup or retrieval"
+        )
+    if policy == "eagle3" and drafter is not None and drafter.name != "eagle3":
+        raise ValueError(
+            "policy='eagle3' needs an EAGLE-3 head; for other drafters the same is called "
+            "policy='dense'"
+        )
+    plan = settings.plan(policy, settings.budget_on(policy, device_type))
+    if policy in RETRIEVING and len(templates) not in (1, plan.stages):
+        raise ValueError(
+            f"{len(templates)} templates are loaded, but a round can end in {plan.stages} "
+            "stages: give one template, or one per stage"
+        )
+    return plan
+
+
+def pick_drafter(policy: Policy, loaded: Drafter | None) -> Drafter:
+    """The loaded drafter where the policy drafts with it."""
+    if policy in DRAFTING:
+        assert loaded is not None, "make_plan() refused this"
+        return loaded
+    return LookupDrafter() if policy == "lookup" else NoDrafter()
+
+
+def make_retriever(
+    settings: EngineSettings,
+    policy: Policy,
+    plan: DraftPlan,
+    matrix: AdjacencyMatrix,
+    templates: Sequence[Template],
+    slots: int,
+) -> Retriever:
+    """Retrieval from `matrix`, or, under matrix_scope "request", from an empty one per slot."""
+    if policy not in RETRIEVING:
+        return NoRetriever()
+    if settings.matrix_scope == "request":
+        device = matrix.ids.device
+        matrix = AdjacencyMatrix(matrix.token_count, matrix.k, device, count=slots)
+    wanted = [template.take(SPARE * plan.budget) for template in templates]
+    return MatrixRetriever(matrix, wanted, settings.prompt_learning)
