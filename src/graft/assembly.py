@@ -49,9 +49,10 @@ def make_plan(
         )
     plan = settings.plan(policy, settings.budget_on(policy, device_type))
     if policy in RETRIEVING and len(templates) not in (1, plan.stages):
+        stages = ", ".join(map(plan.stage_name, range(plan.stages)))
         raise ValueError(
-            f"{len(templates)} templates are loaded, but a round can end in {plan.stages} "
-            "stages: give one template, or one per stage"
+            f"{len(templates)} templates are loaded, but with policy={policy!r} the stages of a "
+            f"round are {stages}: give one template, or one per stage"
         )
     return plan
 

@@ -22,6 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from graft.upload import upload
+
 NAME = "graft_tree"
 
 
@@ -86,7 +88,7 @@ class Step:
         if self.batch == 1 and window is None:
             past = self._visible.new_ones(1, self.width, self.starts[0])
             return torch.cat([past, self._visible], dim=2)
-        start = torch.tensor(self.starts, device=device)[:, None, None]
+        start = upload(self.starts, device)[:, None, None]
         keys = torch.arange(self.end, device=device).expand(self.batch, 1, -1)
         node = (keys - start).clamp(0, self.room - 1)  # [B, 1, T]: row behind each key
         in_tree = (keys >= start) & (keys < start + self.room)

@@ -23,6 +23,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from graft.attention import Step
+from graft.upload import upload
 
 BLOCK = 256  # capacities are multiples of this many rows
 
@@ -143,7 +144,7 @@ class KVCache(Cache):
     def _move(self, slot: int, base: int, moves: Sequence[tuple[int, int]]) -> None:
         for storage in self._storage:
             rows = storage[:, slot]  # [count, heads, capacity, dim]
-            index = torch.tensor(moves, device=rows.device) + base
+            index = upload(moves, rows.device) + base
             rows.index_copy_(2, index[:, 1], rows.index_select(2, index[:, 0]))
 
 

@@ -26,6 +26,7 @@ from graft.request import Request, StreamToken
 from graft.retrieval import Retrieved, Retriever
 from graft.target import Target
 from graft.tree import TokenTree
+from graft.upload import upload
 
 
 class RoundView(NamedTuple):
@@ -166,7 +167,7 @@ class BatchDecoder:
 
     def _state(self) -> tuple[Tensor, Tensor, Tensor]:
         """History [B, T], length [B] and roots [B] of the running requests (int64)."""
-        length = torch.tensor(self._lengths, device=self.target.device)
+        length = upload(self._lengths, self.target.device)
         # A walk writes its draws behind the length, and padded rows of a drafter read there.
         room = max(self._lengths) + self.plan.budget + 2
         self._reserve(len(self.running), room)

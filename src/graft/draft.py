@@ -23,7 +23,7 @@ class Draft(NamedTuple):
     stage: Tensor  # int64 [B] checkpoint (its index) at which drafting stopped; their count: full
     confidence: Tensor  # float32 [B, C] c_d at each checkpoint reached, -1 elsewhere
     steps: int  # forwards of the draft model that expanded the tree
-    anchor: Tensor | None = None  # int64 [B] node below which retrieval hangs; None: the root
+    anchor: Tensor | None = None  # int64 [B] kept node below which retrieval hangs; None: the root
 
 
 def no_draft(roots: Tensor, plan: DraftPlan) -> Draft:

@@ -53,6 +53,9 @@ class Engine:
             holds of the shipped one.
         matrix: to start from; if None, an empty one.
         matrix_file: where `close` keeps the matrix under matrix_scope "file".
+
+    Raises:
+        ValueError: for settings that do not fit the drafter or the templates.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class Engine:
         self._cached: list[int] = []  # tokens behind the rows of slot 0, for a next turn
         self._drafted = False  # whether the drafter knows them too
         self._busy = False
+        self._plan(self.settings)
 
     @property
     def policy(self) -> Policy:
@@ -228,6 +232,15 @@ class Engine:
             yield self.target
         finally:
             self._busy = False
+
+    def forget(self) -> None:
+        """Forget the cache and the rounds that the alarm has seen; the matrix stays.
+
+        Raises:
+            RuntimeError: in the middle of a generation.
+        """
+        with self.borrow_target():
+            self._drafted, self._alarm = False, CollapseAlarm()
 
     def close(self) -> None:
         """Under matrix_scope "file", keep in the file what was learnt. A `with` block does so."""

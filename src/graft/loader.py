@@ -11,13 +11,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from graft.drafters.loading import DrafterKind, load_drafter
 from graft.engine import Engine
-from graft.matrix import AdjacencyMatrix
 from graft.matrix_file import load_matrix, matrix_exists
-from graft.models import LoadedModel, ModelError, load_model
+from graft.models import ModelError, load_model
 from graft.self_test import self_test
 from graft.settings import EngineSettings
 from graft.target import TransformersTarget
-from graft.template import load_template
+from graft.template import Template, load_template
 
 
 def load(
@@ -32,7 +31,7 @@ def load(
     head: str | Path | None = None,
     draft_model: str | Path | PreTrainedModel | None = None,
     head_window: int | None = None,
-    templates: Sequence[str | Path] = (),
+    templates: str | Path | Sequence[str | Path] = (),
     matrix: str | Path | None = None,
     progress: Callable[[str], None] | None = None,
     **settings: Any,
@@ -52,8 +51,8 @@ def load(
         draft_model: a smaller model with the same tokenizer, to draft with.
         head_window: positions back that an EAGLE-3 head sees, for texts longer than those it was
             trained with.
-        templates: files of templates, one for all stages or one per stage; none takes the
-            shipped one.
+        templates: a file of a template for all stages, or a list with one per stage; none takes
+            the shipped one.
         matrix: file of a matrix to start from (`Engine.save_matrix` writes one); its k holds.
         progress: called with a line of text when something takes long.
         **settings: fields of `EngineSettings`: policy, budget, thresholds, ...
@@ -66,6 +65,9 @@ def load(
     except TypeError as error:
         known = ", ".join(EngineSettings.__dataclass_fields__)
         raise ValueError(f"{', '.join(settings)}: supported engine settings are {known}") from error
+    warm = _has_matrix(matrix, engine_settings)
+    files = [templates] if isinstance(templates, str | Path) else list(templates)
+    shapes = [load_template(path) for path in files]
     loaded = load_model(
         model,
         tokenizer=tokenizer,
@@ -91,6 +93,10 @@ def load(
         )
     except ValueError as error:
         raise ModelError(f"{loaded.name} is refused: {error}") from error
+    start = None
+    if matrix is not None and warm:
+        start = load_matrix(matrix, loaded.fingerprint, device=target.device)
+    _check_ranks(files, shapes, engine_settings.k if start is None else start.k)
     engine = Engine(
         target,
         loaded.tokenizer,
@@ -99,8 +105,8 @@ def load(
         eos_token_ids=loaded.eos_token_ids,
         settings=engine_settings,
         drafter=made,
-        templates=[load_template(path) for path in templates],
-        matrix=_warm(matrix, engine_settings, loaded),
+        templates=shapes,
+        matrix=start,
         matrix_file=matrix,
     )
     if made is not None:
@@ -108,25 +114,32 @@ def load(
     return engine
 
 
-def _warm(
-    path: str | Path | None, settings: EngineSettings, loaded: LoadedModel
-) -> AdjacencyMatrix | None:
-    """The matrix to start from; None is an empty one."""
+def _has_matrix(path: str | Path | None, settings: EngineSettings) -> bool:
+    """Whether there is a matrix to start from; refuses what does not fit the scope."""
     scope = settings.matrix_scope
-    if path is None or not matrix_exists(path):
-        if scope == "file" and path is not None:
-            return None  # the first of its users makes the file
-        if path is not None:
-            raise ValueError(
-                f"matrix {path} does not exist: make it with graft matrix build, or give "
-                'matrix_scope="file" to start an empty one and keep it there'
-            )
+    if path is None:
         if scope == "file":
             raise ValueError('matrix_scope="file" needs a file: give it as matrix')
-        return None
+        return False
     if scope == "request":
         raise ValueError(
             'matrix_scope="request" starts every request with an empty matrix, so a matrix file '
             "has no use: leave one of them out"
         )
-    return load_matrix(path, loaded.fingerprint, device=loaded.model.device)
+    if scope == "file":
+        return matrix_exists(path)  # the first of its users makes the file
+    if not Path(path).exists():
+        raise ValueError(
+            f"matrix {path} does not exist: make it with graft matrix build, or give "
+            'matrix_scope="file" to start an empty one and keep it there'
+        )
+    return True
+
+
+def _check_ranks(files: Sequence[str | Path], templates: Sequence[Template], k: int) -> None:
+    for path, template in zip(files, templates, strict=True):
+        if template.ranks_used > k:
+            raise ValueError(
+                f"template {path} reads rank {template.ranks_used - 1}, but the matrix holds {k} "
+                f"successors per token (ranks 0 to {k - 1}): give a larger k, or another template"
+            )

@@ -184,7 +184,7 @@ class MatrixRetriever:
 
 
 def _shape(templates: Sequence[Template], device: torch.device) -> Shape:
-    """All templates as one: the longest by its own order, then what the others add."""
+    """All templates as one: one template in its own order, several by depth."""
     paths = dict.fromkeys(
         path for t in sorted(templates, key=len, reverse=True) for path in t.paths
     )

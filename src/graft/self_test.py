@@ -20,11 +20,17 @@ LEAST_TAU = 1.05
 def self_test(engine: Engine) -> float | None:
     """tau of dense drafting on the fixed prompt; warns with the likely causes if it is too low.
 
-    None where the answer ended before a round.
+    None where the model cannot be asked that, or the answer ended before a round.
     """
     raw = not getattr(engine.tokenizer, "chat_template", None)
     budget = min(engine.settings.budget or 8, 8)
-    result = engine.generate(PROMPT, policy="dense", budget=budget, raw=raw, max_new_tokens=TOKENS)
+    try:
+        result = engine.generate(
+            PROMPT, policy="dense", budget=budget, raw=raw, max_new_tokens=TOKENS
+        )
+    except ValueError:  # a context too short, or a chat template that wants other messages
+        return None
+    engine.forget()
     tau = result.stats.tau
     if tau is not None and tau < LEAST_TAU:
         log.warning(

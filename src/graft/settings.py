@@ -97,8 +97,8 @@ class EngineSettings:
         for name in ("checkpoints", "thresholds", "kept"):
             if (given := getattr(self, name)) is not None:
                 object.__setattr__(self, name, _numbers(name, given))
-        # Settings that hang together are checked where they come together.
-        self.plan("graft", self.budget or PRESETS.get(self.preset or "", 60))
+        # Settings that hang together are checked where they come together, if they are read.
+        self.plan(self.policy or "graft", self.budget or PRESETS.get(self.preset or "", 60))
 
     def having(self, **changes: Any) -> EngineSettings:
         """These settings with those changes that are not None."""

@@ -20,6 +20,7 @@ from graft import attention
 from graft.attention import Step
 from graft.cache import KVCache
 from graft.tree import TokenTree
+from graft.upload import upload
 
 PREFILL_CHUNK = 256  # rows per forward of a prompt: bounds the memory of masks and activations
 
@@ -171,7 +172,7 @@ class TransformersTarget:
         position cannot be committed any more; they are clamped to it so that tables hold.
         """
         self.cache.begin(step)
-        starts = torch.tensor(step.starts, device=self.device)
+        starts = upload(step.starts, self.device)
         positions = depths + starts.unsqueeze(1)
         if self.max_context is not None:
             positions = positions.clamp(max=self.max_context - 1)

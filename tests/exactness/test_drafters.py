@@ -33,6 +33,7 @@ def stage_names(budget: int) -> list[str]:
 
 # Budgets and the stages that each of them has.
 STAGES = [(budget, stage) for budget in BUDGETS for stage in stage_names(budget)]
+FEW_STAGES = [(budget, stage) for budget, stage in STAGES if budget in (4, 16)]
 
 
 def forced(budget: int, stage: str) -> tuple[float, ...]:
@@ -41,9 +42,8 @@ def forced(budget: int, stage: str) -> tuple[float, ...]:
 
 
 def least_tau(policy: str, budget: int) -> float:
-    """What any drafter here reaches: equality without accepted nodes says little. One node gives
-    two tokens per round at most."""
-    return 1.2 if budget == 1 else 1.5 if policy in ("retrieval", "pruned") else 2.0
+    """What any drafter here reaches: equality without accepted nodes says little."""
+    return 1.5 if policy in ("retrieval", "pruned") or budget < 16 else 2.0
 
 
 @pytest.mark.parametrize("setting", ["greedy", "all cuts"])
@@ -65,7 +65,7 @@ def test_lookup_in_text_that_repeats_itself(batch: int, temperature: float) -> N
 
 
 @pytest.mark.parametrize("policy", ["pruned", "graft"])
-@pytest.mark.parametrize(("budget", "stage"), STAGES)
+@pytest.mark.parametrize(("budget", "stage"), FEW_STAGES)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_every_stage(drafter: str, budget: int, stage: str, policy: str) -> None:
     setting = "all cuts"

@@ -14,9 +14,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from graft.engine import Engine
 from graft.integrations.transformers import Decode, engine_of, forget
+from graft.target import TransformersTarget
 from tests.exactness.helpers import teach
-from tests.tiny_models import tiny_model
+from tests.fakes import byte_tokenizer
+from tests.tiny_models import EOS_ID, VOCAB_SIZE, tiny_model
 
 COUNT = 16  # output tokens of most comparisons
 
@@ -88,3 +91,14 @@ def agree(
         return 0.0
     records = [record for result in decode.last_results for record in result.stats.round_records]
     return 1 + sum(record.accepted for record in records) / max(len(records), 1)
+
+
+def engine_over(model: Any) -> Engine:
+    """An engine as a user makes it, with a tokenizer."""
+    return Engine(
+        TransformersTarget(model, max_context=200),
+        byte_tokenizer(),
+        name="tiny",
+        token_count=VOCAB_SIZE,
+        eos_token_ids=(EOS_ID,),
+    )

@@ -79,6 +79,9 @@ def shares(*groups: Group, **defaults: Any) -> Callable[[Callable[..., None]], C
     Args:
         defaults: other defaults for some of them. Options that the command declares itself stay
             its own.
+
+    Raises:
+        TypeError: for a default of an option that no group gives to the command.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:

@@ -20,6 +20,7 @@ from graft.beam import Frontier, search
 from graft.drafters.base import Draft
 from graft.pruning import DraftPlan
 from graft.target import TransformersTarget
+from graft.upload import upload
 
 
 class ModelDrafter:
@@ -65,7 +66,7 @@ class ModelDrafter:
 
         roots = history.gather(1, length.unsqueeze(1) - 1).squeeze(1)
         beam = search(roots, first, expand, plan, lambda ids: ids)
-        kept = torch.tensor(plan.kept, device=length.device)[beam.stage]
+        kept = upload(plan.kept, length.device)[beam.stage]
         kept = kept.minimum(beam.tree.used.sum(1) - 1)
         return Draft(beam.tree, beam.scores, kept, beam.stage, beam.confidence, beam.steps)
 
@@ -90,14 +91,14 @@ class ModelDrafter:
         starts = [self.model.length(slot) for slot in range(batch)]
         place = torch.arange(width, device=history.device).expand(batch, -1)
         # Padding reads whatever token stands there; its rows are overwritten.
-        index = place + torch.tensor(starts, device=history.device).unsqueeze(1)
+        index = place + upload(starts, history.device).unsqueeze(1)
         tokens = history[:batch].gather(1, index.clamp(max=history.shape[1] - 1))
         visible = torch.ones(batch, width, width, dtype=torch.bool, device=history.device).tril()
         keep = width - min(counts) + 1
         logits = self._logits(tokens, visible, place, keep)
         self.model.commit([range(1, count) for count in counts])
         self._ahead[:batch] = [0] * batch
-        last = torch.tensor(counts, device=history.device) - 1 - (width - keep)
+        last = upload(counts, history.device) - 1 - (width - keep)
         return logits[torch.arange(batch, device=history.device), last]
 
     def _logits(self, tokens: Tensor, visible: Tensor, depths: Tensor, keep: int) -> Tensor:

@@ -23,6 +23,7 @@ from graft.drafters.dflash.store import ContextStore
 from graft.pruning import DraftPlan
 from graft.ranking import first_argmax
 from graft.tree import Source, TokenTree
+from graft.upload import upload
 
 __all__ = ["DFlashDrafter"]
 
@@ -106,7 +107,7 @@ class DFlashDrafter:
         block = self._rows.new_full((len(roots), len(self._rows)), self.model.config.mask_token_id)
         block[:, :1] = roots
         starts = self.store.lengths[: len(roots)]
-        positions = torch.tensor(starts, device=block.device).unsqueeze(1) + self._rows
+        positions = upload(starts, block.device).unsqueeze(1) + self._rows
         steps = block_steps(self._sights, starts, self._rows)
         embedded = F.embedding(block, self._embeddings)
         hidden = self.model(embedded, positions, steps, self.store)[:, 1 : width + 1]
@@ -124,7 +125,7 @@ class DFlashDrafter:
         width = 1 + max(len(path) for path in paths)
         # Root and accepted nodes, padded with the root to one width.
         nodes = [[0, *path] + [0] * (width - 1 - len(path)) for path in paths]
-        index = torch.tensor(nodes, device=features.device).unsqueeze(2)
+        index = upload(nodes, features.device).unsqueeze(2)
         rows = features.gather(1, index.expand(-1, -1, features.shape[2]))
         self._take(0, rows, [1 + len(path) for path in paths])
 
@@ -140,7 +141,7 @@ class DFlashDrafter:
         """Store features [B, W, F], of which `counts` rows count, behind what is known."""
         starts = self.store.lengths[first : first + len(counts)]
         ahead = torch.arange(features.shape[1], device=features.device)
-        positions = torch.tensor(starts, device=features.device).unsqueeze(1) + ahead
+        positions = upload(starts, features.device).unsqueeze(1) + ahead
         self.store.append(first, self.model.context(features, positions), counts)
 
     def _target_ids(self, ids: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from graft.cache import KVCache, LayerShape, RowShape
 from graft.drafters.base import Draft
 from graft.drafters.eagle3.head import Eagle3Head
 from graft.pruning import DraftPlan
+from graft.upload import upload
 
 log = logging.getLogger("graft")
 
@@ -119,7 +120,7 @@ class Eagle3Drafter:
 
         roots = history.gather(1, begin).squeeze(1)
         beam = search(roots, self._logits(root_hidden), expand, plan, self._target_ids)
-        kept = torch.tensor(plan.kept, device=length.device)[beam.stage]
+        kept = upload(plan.kept, length.device)[beam.stage]
         kept = kept.minimum(beam.tree.used.sum(1) - 1)
         return Draft(beam.tree, beam.scores, kept, beam.stage, beam.confidence, beam.steps)
 
@@ -128,7 +129,7 @@ class Eagle3Drafter:
         assert features is not None
         width = features.shape[1]
         nodes = [b * width + n for b, path in enumerate(paths) for n in (0, *path)]
-        index = torch.tensor(nodes, device=features.device)
+        index = upload(nodes, features.device)
         fused = self.head.fuse(features.flatten(0, 1)[index])
         parts = fused.split([len(path) + 1 for path in paths])
         for slot, part in enumerate(parts):
@@ -153,13 +154,13 @@ class Eagle3Drafter:
         width = max(counts)
         features = torch.nn.utils.rnn.pad_sequence(waiting, batch_first=True)  # [B, W, H]
         place = torch.arange(width, device=history.device)
-        first = torch.tensor(starts, device=history.device).unsqueeze(1)
+        first = upload(starts, history.device).unsqueeze(1)
         # Padding reads whatever token stands there; its rows are overwritten.
         index = (first + 1 + place).clamp(max=history.shape[1] - 1)
         hidden = self._run(0, starts, features, history[:batch].gather(1, index))
         self.cache.commit(0, [range(1, count) for count in counts])
         self._waiting[:batch] = [rows[:0] for rows in waiting]
-        last = torch.tensor(counts, device=history.device) - 1
+        last = upload(counts, history.device) - 1
         return _rows(hidden, last.unsqueeze(1)).squeeze(1)
 
     def _run(self, slot: int, starts: Sequence[int], features: Tensor, tokens: Tensor) -> Tensor:
@@ -168,7 +169,7 @@ class Eagle3Drafter:
         self._check_length(max(starts) + width)
         depths = torch.arange(width, device=tokens.device).expand(batch, -1)
         visible = torch.ones(batch, width, width, dtype=torch.bool, device=tokens.device).tril()
-        positions = depths + torch.tensor(starts, device=tokens.device).unsqueeze(1)
+        positions = depths + upload(starts, tokens.device).unsqueeze(1)
         return self._forward(features, tokens, positions, Step(slot, starts, visible, depths))
 
     def _check_length(self, rows: int) -> None:
