@@ -8,11 +8,16 @@ from __future__ import annotations
 import pytest
 import torch
 
+from graft.drafters.eagle3.drafter import Eagle3Drafter
+from graft.engine import Engine
 from graft.exactness import compare
 from graft.sampling_params import SamplingParams
+from graft.settings import EngineSettings
 from graft.target import TransformersTarget
+from tests.exactness.heads import LAYERS, trained_head
 from tests.exactness.helpers import PROMPTS, family_engine, plain_answers
-from tests.tiny_models import FAMILIES, tiny_model
+from tests.fakes import byte_tokenizer
+from tests.tiny_models import EOS_ID, FAMILIES, VOCAB_SIZE, tiny_model
 
 pytestmark = [
     pytest.mark.gpu,
@@ -61,3 +66,59 @@ def test_a_round_waits_for_the_device_once() -> None:
     )
     assert waits == 0, "no .item() in a round"
     assert result.stats.rounds >= 1
+
+
+def drafting_engine(dtype: torch.dtype, **settings: object) -> Engine:
+    """A tiny target on CUDA with a head that knows its answers."""
+    model = tiny_model("llama").to("cuda", dtype)
+    head = trained_head().to("cuda")
+    for weight in head.parameters():
+        weight.data = weight.data.to(dtype)
+    return Engine(
+        TransformersTarget(model, max_context=4096, feature_layers=LAYERS),
+        byte_tokenizer(),
+        name="llama",
+        token_count=VOCAB_SIZE,
+        eos_token_ids=(EOS_ID,),
+        settings=EngineSettings(**settings),
+        drafter=Eagle3Drafter(head, model.get_input_embeddings(), VOCAB_SIZE),
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("policy", ["dense", "pruned", "graft-unpruned", "graft"])
+def test_drafting_says_the_same_on_cuda(policy: str, dtype: torch.dtype) -> None:
+    engine = drafting_engine(dtype)
+    params = SamplingParams(max_new_tokens=24, ignore_eos=True)
+    for budget in (8, 60):
+        found = compare(engine, PROMPTS, params, policy=policy, budget=budget, batch=3)
+        assert found.same, found.mismatches
+        assert found.tau is not None
+        assert found.tau > 1.5
+
+
+@pytest.mark.parametrize("scope", ["process", "request"])
+def test_a_drafted_round_waits_once_and_once_per_checkpoint(scope: str) -> None:
+    engine = drafting_engine(torch.float32, matrix_scope=scope)
+    options = {"policy": "graft", "budget": 60, "ignore_eos": True}
+    engine.generate(PROMPTS[1], max_new_tokens=8, **options)
+    stream = engine.stream(PROMPTS[1], max_new_tokens=40, **options)
+    next(stream)  # the prefill is no round
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with pytest.warns(UserWarning, match="synchroniz") as waits:
+            for _ in stream:
+                pass
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    records = stream.results[0].stats.round_records
+    allowed = sum(1 + len(record.confidence) for record in records)
+    assert len(waits) <= allowed, [str(w.message) for w in waits]
+
+
+def test_the_lookup_runs_beside_the_draft() -> None:
+    engine = drafting_engine(torch.float32)
+    result = engine.generate(PROMPTS[2], policy="graft", budget=60, max_new_tokens=40)
+    for record in result.stats.round_records:
+        assert record.times.lookup > 0
+        assert record.times.total < 10

@@ -53,7 +53,7 @@ def test_a_model_object_becomes_an_engine_and_stays_itself() -> None:
 
 
 def test_an_unknown_setting_is_named_with_those_that_exist(folder: Path) -> None:
-    with pytest.raises(ValueError, match="bugdet: supported engine settings are policy, budget, k"):
+    with pytest.raises(ValueError, match="bugdet: supported engine settings are policy, budget, "):
         graft.load(folder, bugdet=3)
 
 

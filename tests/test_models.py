@@ -16,8 +16,8 @@ import torch
 from transformers.utils import logging as hf_logging
 
 from graft import models, smollm2
-from graft.model_files import quiet
 from graft.fingerprint import tokenizer_fingerprint
+from graft.model_files import quiet
 from graft.models import LoadedModel, ModelError, load_model
 from tests.tiny_files import save_folder, tiny_tokenizer, write_tiny_gguf
 from tests.tiny_models import EOS_ID, FAMILIES, VOCAB_SIZE, tiny_config, tiny_model
@@ -146,6 +146,16 @@ def test_padded_ids_are_told_apart() -> None:
 def test_context_length_is_none_when_not_stated() -> None:
     assert models._max_context(tiny_config("gpt2", n_positions=77)) == 77
     assert models._max_context(object()) is None
+
+
+def test_scaling_that_changes_with_the_length_ends_the_context() -> None:
+    factors = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+    long = {"rope_type": "longrope", "rope_theta": 1e4, **factors}
+    phi = tiny_config("phi3", rope_parameters=long, original_max_position_embeddings=64)
+    assert (phi.max_position_embeddings, models._max_context(phi)) == (4096, 64)
+    fixed = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
+    assert models._max_context(tiny_config("llama", rope_parameters=fixed)) == 4096
+    assert models._max_context(tiny_config("gemma3")) == 4096
 
 
 # --- settings --------------------------------------------------------------------------------

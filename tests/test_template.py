@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from importlib import resources
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graft.template import RankPath, Template, default_template, derive
+from graft.template import RankPath, Template, default_template, derive, load_template
 from tests.random_trees import templates
 
 CPU = torch.device("cpu")
@@ -137,3 +141,59 @@ def test_the_shipped_template_fits_a_matrix_of_eight() -> None:
     assert template.paths[0] == (0,)
     for size in range(len(template) + 1):
         assert len(template.take(size)) == size
+
+
+@settings(deadline=None, max_examples=20)
+@given(templates())
+def test_a_template_is_read_from_a_file(
+    tmp_path_factory: pytest.TempPathFactory, template: Template
+) -> None:
+    file = tmp_path_factory.mktemp("templates") / "t.json"
+    file.write_text(json.dumps({"paths": template.paths, "source": "not read"}))
+    assert load_template(file) == load_template(str(file)) == template
+
+
+def test_the_shipped_file_is_one_that_users_could_have_written() -> None:
+    with resources.as_file(resources.files("graft") / "data" / "template.json") as file:
+        assert load_template(file) == default_template()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "Expecting value"),
+        ("{", "Expecting"),
+        ("3", "not subscriptable"),
+        ("[[0]]", "list indices"),
+        ("{}", "'paths'"),
+        ('{"paths": 3}', "not iterable"),
+        ('{"paths": [3]}', "not iterable"),
+        ('{"paths": ["ab"]}', "integer"),
+        ('{"paths": [[0.5]]}', "integer"),
+        ('{"paths": [[null]]}', "integer"),
+        ('{"paths": [[0, 0], [0]]}', "[0, 0] is repeated"),
+        ('{"paths": [[0], [0]]}', "[0] is repeated"),
+        ('{"paths": [[-1]]}', "[-1] is repeated, has a negative rank"),
+        ('{"paths": [[]]}', "[] is repeated"),
+        ("[" * 100_000, "recursion"),
+    ],
+)
+def test_a_malformed_file_is_named_with_the_form_it_should_have(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    file = tmp_path / "t.json"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=r"^template [^\n]+\Z") as found:
+        load_template(file)
+    for word in (str(file), words, '{"paths": [[0], [0, 0], [1], ...]}'):
+        assert word in str(found.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"none\.json cannot be read: No such file"):
+        load_template(tmp_path / "none.json")
+    with pytest.raises(ValueError, match=r"cannot be read: Is a directory"):
+        load_template(tmp_path)
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match="binary is no JSON file"):
+        load_template(tmp_path / "binary")

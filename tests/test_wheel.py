@@ -34,6 +34,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_wheel_holds_the_package_and_its_data_only(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert "graft/data/template.json" in names
+    assert "graft/data/trace.html" in names
     assert "graft/py.typed" in names
     assert all(name.startswith(("graft/", "graft_decoding-")) for name in names)
 

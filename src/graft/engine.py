@@ -163,8 +163,6 @@ class Engine:
         if sampling is not None and options:
             raise ValueError(f"give sampling or {', '.join(options)}, not both")
         params = sampling or SamplingParams.from_kwargs(**options)
-        settings = self.settings.having(policy=policy, budget=budget)
-        plan = self._plan(settings)
         given, single = as_prompts(prompts)
         requests = []
         for index, prompt in enumerate(given):
@@ -173,7 +171,21 @@ class Engine:
                 requests.append(self._request(index, ids, params))
             except ValueError as error:
                 raise error if single else ValueError(f"prompt {index}: {error}") from error
-        return TokenStream(requests, self._run(requests, settings, plan, reuse_prefix, watch))
+        return self.run(requests, policy=policy, budget=budget, reuse=reuse_prefix, watch=watch)
+
+    def run(
+        self,
+        requests: Sequence[Request],
+        *,
+        policy: str | None = None,
+        budget: int | None = None,
+        reuse: bool = False,
+        watch: Observer | None = None,
+    ) -> TokenStream:
+        """As `stream`, for requests that are made already: each with its own settings."""
+        settings = self.settings.having(policy=policy, budget=budget)
+        made = list(requests)
+        return TokenStream(made, self._run(made, settings, self._plan(settings), reuse, watch))
 
     def continue_ids(
         self,
@@ -204,8 +216,7 @@ class Engine:
                 f"{len(forced)} forced tokens leave nothing to draw: this answer has at most "
                 f"{request.limit} tokens; raise max_new_tokens or shorten the prompt"
             )
-        settings = self.settings.having(policy=policy, budget=budget)
-        for _ in self._run([request], settings, self._plan(settings), reuse=False):
+        for _ in self.run([request], policy=policy, budget=budget):
             pass
         return request.result()
 

@@ -31,7 +31,15 @@ from graft.routers import watch_routers
 from graft.sampling import Sampler
 from graft.sampling_params import SampleRequest, SamplingParams
 
-__all__ = ["PRECISIONS", "Comparison", "Difference", "Precision", "PromptComparison", "compare"]
+__all__ = [
+    "PRECISIONS",
+    "Comparison",
+    "Difference",
+    "Precision",
+    "PromptComparison",
+    "compare",
+    "first_difference",
+]
 
 
 class Precision(NamedTuple):
@@ -176,6 +184,29 @@ def sampler_of(engine: Engine, params: SamplingParams, prompt: int, row: int) ->
     request = SampleRequest(params, params.seed or 0, row, prompt, stops)
     target = engine.target
     return Sampler([request], target.vocab_size, engine.token_count, target.device)
+
+
+def first_difference(
+    engine: Engine,
+    params: SamplingParams,
+    prompt: list[int],
+    plain: list[int],
+    other: list[int],
+    *,
+    index: int = 0,
+    row: int = 0,
+) -> Difference | None:
+    """Where an answer first leaves that of plain decoding, and whether rounding explains it.
+
+    For answers that are there already, of any decoder; comparison ends at that place.
+
+    Args:
+        index: number of the prompt, for the report. row: that keyed the noise.
+    """
+    place = _first_difference(plain, other, 0)
+    if place is None:
+        return None
+    return _Pair(engine, params, None, None)._judge(index, prompt, row, plain, other, place)
 
 
 class _Pair:

@@ -110,6 +110,12 @@ class AdjacencyMatrix:
         last = len(self.ids) if table is None else first + self.token_count
         self.ids[first:last] = EMPTY
 
+    def copy(self) -> AdjacencyMatrix:
+        """Another matrix that holds the same."""
+        out = AdjacencyMatrix(self.token_count, self.k, self.ids.device, self.count)
+        out.ids.copy_(self.ids)
+        return out
+
     def check_integrity(self) -> None:
         """Raise AssertionError where a row repeats a token, has a gap or an illegal id."""
         ids = self.ids[:-1]

@@ -143,3 +143,21 @@ def _check_state(config: PreTrainedConfig, model_class: Any, name: str) -> None:
 def _refusal(name: str, config: PreTrainedConfig, fault: str) -> ModelError:
     kind = getattr(config, "model_type", "") or type(config).__name__
     return ModelError(f"{name} (model type {kind}) {fault}. {_SUPPORTED}.")
+
+
+def last_fixed_position(config: Any) -> int | None:
+    """Positions up to which a token's rotary turn depends on its position alone; None: all.
+
+    With `longrope` and `dynamic` scaling the frequencies change for all rows of a forward once one
+    of its positions lies beyond. A tree's nodes lie ahead of what is committed, and a prompt is
+    run in parts, so beyond that point no two ways of running a text agree.
+    """
+    stated = getattr(config, "rope_parameters", None) or {}
+    each = list(stated.values()) if all(isinstance(v, dict) for v in stated.values()) else [stated]
+    limits = []
+    for rope in each:
+        if rope.get("rope_type") == "longrope":
+            limits.append(rope.get("original_max_position_embeddings"))
+        elif rope.get("rope_type") == "dynamic":
+            limits.append(config.max_position_embeddings)
+    return min((n for n in limits if n is not None), default=None)

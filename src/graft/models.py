@@ -25,7 +25,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from graft.fingerprint import tokenizer_fingerprint
 from graft.model_files import Loaded, TokenizerSource, read_gguf, read_pretrained
 from graft.model_list import ModelEntry, list_models
-from graft.model_support import ModelError, check_config, check_model
+from graft.model_support import ModelError, check_config, check_model, last_fixed_position
 from graft.smollm2 import ALIAS as SMOLLM2
 from graft.smollm2 import ensure_smollm2
 
@@ -266,6 +266,11 @@ def _eos_token_ids(*sources: Any) -> tuple[int, ...]:
 
 
 def _max_context(config: Any) -> int | None:
+    limits = [n for n in (_stated_context(config), last_fixed_position(config)) if n is not None]
+    return min(limits, default=None)
+
+
+def _stated_context(config: Any) -> int | None:
     for field in ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len"):
         stated = getattr(config, field, None)
         if isinstance(stated, int) and stated > 0:

@@ -161,7 +161,7 @@ def load_template(path: str | Path) -> Template:
         return Template(tuple(tuple(map(operator.index, each)) for each in paths))
     except OSError as error:
         raise ValueError(f"template {path} cannot be read: {error.strerror}") from error
-    except (ValueError, TypeError, KeyError, IndexError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(
             f'template {path} is no JSON file of the form {{"paths": [[0], [0, 0], [1], ...]}} '
             f"with parents before their children ({error})"

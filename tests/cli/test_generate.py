@@ -14,8 +14,9 @@ from graft import models
 from graft.cli import app
 from graft.cli import options as o
 from graft.engine import Engine
+from graft.grafting import Dedup
 from graft.sampling_params import SamplingParams
-from graft.settings import EngineSettings, Policy, PromptLearning
+from graft.settings import EngineSettings, MatrixScope, Policy, PromptLearning
 from tests.cli.helpers import ESCAPES, Command, speaking
 
 SOURCES = {"target", "draft", "retrieved"}
@@ -140,6 +141,8 @@ def test_every_setting_of_sampling_arrives(
 def test_choices_are_the_librarys() -> None:
     assert set(o.Policy) == set(get_args(Policy))
     assert set(o.PromptLearning) == set(get_args(PromptLearning))
+    assert set(o.MatrixScope) == set(get_args(MatrixScope))
+    assert set(o.Dedup) == set(get_args(Dedup))
     assert set(o.CpuWeights) == set(models.CPU_WEIGHTS)
     for dtype in o.Dtype:
         models._dtype(str(dtype))
@@ -149,6 +152,5 @@ def test_every_setting_of_an_engine_has_an_option_or_a_reason() -> None:
     command = typer.main.get_command(app).commands["generate"]  # type: ignore[attr-defined]
     options = {parameter.name for parameter in command.params}
     assert {f.name for f in fields(EngineSettings)} - options == {
-        "k",  # pays only for templates of one's own
         "max_batch",  # there is one prompt
     }

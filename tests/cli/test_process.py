@@ -17,6 +17,7 @@ SOURCES = {"target", "draft", "retrieved"}
 # An endless answer without a library behind it, so that a process starts at once.
 ENDLESS = """
 import sys, time
+from contextlib import nullcontext
 from types import SimpleNamespace
 from graft.cli import generate, main
 
@@ -29,7 +30,8 @@ class Stream:
         return SimpleNamespace(text="word ", source=SimpleNamespace(name="TARGET"))
 
 generate.sampling_params = lambda values: None
-generate.load_engine = lambda values, quiet: SimpleNamespace(stream=lambda *_, **__: Stream())
+engine = SimpleNamespace(stream=lambda *_, **__: Stream())
+generate.load_engine = lambda values, quiet: nullcontext(engine)
 sys.exit(main(["generate", "x"]))
 """
 

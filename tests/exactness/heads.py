@@ -96,7 +96,7 @@ def _weights(family: str) -> dict[str, Tensor]:
     modules = (config_module, head_module, tiny_models, cases)
     code = [Path(str(module.__file__)).read_bytes() for module in modules]
     code += [Path(__file__).read_bytes(), family.encode(), torch.__version__.encode()]
-    kept = _KEPT / f"{hashlib.sha256(b'|'.join(code)).hexdigest()[:24]}.safetensors"
+    kept = _KEPT / f"{family}-{hashlib.sha256(b'|'.join(code)).hexdigest()[:24]}.safetensors"
     if kept.exists():
         return load_file(kept)
     head = random_head()
@@ -108,6 +108,9 @@ def _weights(family: str) -> dict[str, Tensor]:
         os.close(part)
         save_file(weights, name)
         os.replace(name, kept)
+        for old in kept.parent.glob(f"{family}-*"):
+            if old != kept:
+                old.unlink(missing_ok=True)
     return weights
 
 

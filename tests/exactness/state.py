@@ -93,7 +93,9 @@ class Rounds:
         plan: of the drafts.
     """
 
-    def __init__(self, kind: str, texts: Sequence[Sequence[int]], seed: int = 0, plan: DraftPlan = PLAN) -> None:
+    def __init__(
+        self, kind: str, texts: Sequence[Sequence[int]], seed: int = 0, plan: DraftPlan = PLAN
+    ) -> None:
         self.kind, self.plan = kind, plan
         self.random = random.Random(seed)
         self.target, self.drafter = new_target(), new_drafter(kind)

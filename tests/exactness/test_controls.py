@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import pytest
 
+from graft.decoder import RoundView
 from graft.engine import Engine
 from graft.exactness import Comparison, compare
 from graft.law import LawTest, law_test
 from graft.sampling_params import SamplingParams
 from graft.settings import EngineSettings
+from tests.exactness.cases import SETTINGS
+from tests.exactness.drafting import eagle3, engine, taught
 from tests.exactness.faults import (
     TARGET_FAULTS,
     WALK_FAULTS,
     Fault,
     Patch,
+    forgotten_move,
     no_compaction,
     noise_by_call,
     noise_without_position,
@@ -25,7 +29,9 @@ from tests.exactness.faults import (
     shifted_parents,
     sibling_seen,
 )
+from tests.exactness.head_faults import HEAD_FAULTS, HeadFault
 from tests.exactness.helpers import PROMPTS, family_engine, teach_answers
+from tests.exactness.merge_faults import BROKEN_TREES, MERGE_FAULTS, SILENT
 from tests.exactness.test_families import NODES, TEXT, dependence, distance_from_plain
 from tests.fakes import fake_engine
 from tests.random_trees import make_tree
@@ -42,6 +48,12 @@ def model_engine() -> Engine:
     return engine
 
 
+def drafting_engine() -> Engine:
+    """Drafts two levels, and long retrieved paths below them are accepted."""
+    made = engine(eagle3(), budget=16, thresholds=(0, 1.5, 0))
+    return taught(made, "all cuts")
+
+
 def small_engine() -> Engine:
     """Every token is likely enough, drawn or not, and stands at many nodes."""
     return fake_engine(5, sharpness=0.8, settings=EngineSettings(k=5, max_batch=16))
@@ -49,6 +61,26 @@ def small_engine() -> Engine:
 
 def compared(engine: Engine) -> Comparison:
     return compare(engine, PROMPTS, SAMPLED, budget=16, batch=3)
+
+
+def compared_drafts(engine: Engine) -> Comparison:
+    return compare(engine, PROMPTS, SETTINGS["all cuts"], budget=16, batch=3)
+
+
+def broken_trees(engine: Engine) -> int:
+    """Rounds whose tree breaks an invariant of `TokenTree`."""
+    broken = 0
+
+    def watch(view: RoundView) -> None:
+        nonlocal broken
+        try:
+            view.tree.check_integrity()
+        except AssertionError:
+            broken += 1
+
+    for _ in engine.stream(list(PROMPTS), SETTINGS["all cuts"](), budget=16, watch=watch):
+        pass
+    return broken
 
 
 def compared_small(engine: Engine) -> Comparison:
@@ -62,6 +94,8 @@ def sampled_law(engine: Engine) -> LawTest:
 def test_without_a_fault_the_checks_pass() -> None:
     assert compared(model_engine()).same
     assert compared_small(small_engine()).same
+    assert compared_drafts(drafting_engine()).same
+    assert broken_trees(drafting_engine()) == 0
     assert sampled_law(small_engine()).passed
 
 
@@ -70,6 +104,43 @@ def test_comparison_sees_a_fault_of_the_target(monkeypatch: Patch, fault: Fault)
     engine = model_engine()
     fault(monkeypatch, engine)
     assert compared(engine).mismatches
+
+
+@pytest.mark.parametrize("fault", [f for f in TARGET_FAULTS if f is not forgotten_move])
+def test_comparison_of_drafts_sees_a_fault_of_the_target(monkeypatch: Patch, fault: Fault) -> None:
+    made = drafting_engine()
+    fault(monkeypatch, made)
+    assert compared_drafts(made).mismatches
+
+
+@pytest.mark.parametrize("fault", MERGE_FAULTS)
+def test_comparison_sees_a_fault_of_merged_trees(monkeypatch: Patch, fault: str) -> None:
+    made = drafting_engine()
+    MERGE_FAULTS[fault](monkeypatch, made)
+    assert compared_drafts(made).mismatches
+
+
+@pytest.mark.parametrize("fault", BROKEN_TREES)
+def test_invariants_see_a_fault_of_merged_trees(monkeypatch: Patch, fault: str) -> None:
+    made = drafting_engine()
+    BROKEN_TREES[fault](monkeypatch, made)
+    assert broken_trees(made)
+
+
+@pytest.mark.parametrize("fault", SILENT)
+def test_comparison_cannot_see_trees_that_are_only_poor(monkeypatch: Patch, fault: str) -> None:
+    """Which is the theorem; their invariants are what is checked (above)."""
+    made = drafting_engine()
+    BROKEN_TREES[fault](monkeypatch, made)
+    assert compared_drafts(made).same
+
+
+@pytest.mark.parametrize("fault", HEAD_FAULTS)
+def test_comparison_cannot_see_a_fault_of_the_head(monkeypatch: Patch, fault: HeadFault) -> None:
+    """Nor these; `test_head_state` does."""
+    drafter = eagle3()
+    fault(drafter, monkeypatch)
+    assert compared_drafts(engine(drafter)).same
 
 
 @pytest.mark.parametrize("fault", WALK_FAULTS)

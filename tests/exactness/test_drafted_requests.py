@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-import torch
 
-from graft.drafters.base import Drafter
 from graft.engine import Engine
 from graft.exactness import compare
 from graft.request import Result
@@ -16,24 +14,20 @@ from graft.sampling_params import SamplingParams
 from tests.engines import check_arithmetic
 from tests.exactness import drafting
 from tests.exactness.cases import settings
-from tests.exactness.drafting import DRAFTERS, agree, engine, plain, tau
-from tests.exactness.helpers import PROMPTS, assert_accepting, assert_same, teach
+from tests.exactness.drafting import DRAFTERS, agree, engine, plainly, tau
+from tests.exactness.helpers import PROMPTS, assert_same, teach
 from tests.tiny_models import EOS_ID
 
 GREEDY = SamplingParams(max_new_tokens=24, ignore_eos=True)
 LONG = [token for token in range(250) for _ in range(2)] + PROMPTS[2]  # 540 tokens
 
 
-def turn(made: Engine, prompt: Sequence[int], policy: str = "graft", **options: Any) -> Result:
+def turn(made: Engine, prompt: Sequence[int], policy: str = "graft") -> Result:
     """One turn of a chat, as far as possible on the rows of the turn before."""
     stream = made.stream(list(prompt), GREEDY, policy=policy, budget=16, reuse_prefix=True)
     for _ in stream:
         pass
     return stream.results[0]
-
-
-def plainly(prompt: Sequence[int], params: SamplingParams = GREEDY, row: int = 0) -> list[int]:
-    return engine().continue_ids(prompt, params, row=row, policy="plain").token_ids
 
 
 # Queues -----------------------------------------------------------------------------------------
@@ -84,9 +78,9 @@ def test_a_second_turn_is_a_fresh_run(drafter: str) -> None:
         longer = turn(made, [*prompt, *second.token_ids, 9, 8])
         assert second.usage.cached_tokens >= len(prompt) - 4
         assert longer.usage.cached_tokens >= len(prompt) + len(second.token_ids) - 3
-        assert first.token_ids == plainly(prompt[:-2])
-        assert second.token_ids == fresh.token_ids == plainly(prompt)
-        assert longer.token_ids == plainly([*prompt, *second.token_ids, 9, 8])
+        assert first.token_ids == plainly(prompt[:-2], GREEDY)
+        assert second.token_ids == fresh.token_ids == plainly(prompt, GREEDY)
+        assert longer.token_ids == plainly([*prompt, *second.token_ids, 9, 8], GREEDY)
         assert tau([second]) >= tau([fresh]) > 2.0
 
 
@@ -103,12 +97,12 @@ def test_turns_with_different_policies(drafter: str, policies: tuple[str, ...]) 
     made, prompt = engine(DRAFTERS[drafter]()), PROMPTS[1][:4]
     for policy in policies:
         found = turn(made, prompt, policy)
-        assert found.token_ids == plainly(prompt)
+        assert found.token_ids == plainly(prompt, GREEDY)
         check_arithmetic(found, 0 if policy == "plain" else 16)
         prompt = [*prompt, *found.token_ids, 7]
     # Back to a known prompt: whatever was cached, the head is as good as new.
     last = turn(made, PROMPTS[1])
-    assert last.token_ids == plainly(PROMPTS[1])
+    assert last.token_ids == plainly(PROMPTS[1], GREEDY)
     assert tau([last]) > 2.0
 
 
@@ -135,26 +129,28 @@ def test_a_prompt_longer_than_chunks_and_blocks(drafter: str) -> None:
     assert_same(found)
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS)
-@pytest.mark.parametrize(
-    "count", [600, pytest.param(2000, marks=pytest.mark.slow)], ids=["600", "2000"]
-)
+LENGTHS: list[Any] = [
+    ("eagle3", 600),
+    *(pytest.param(d, n, marks=pytest.mark.slow) for d in DRAFTERS for n in (600, 2000)),
+]
+
+
+@pytest.mark.parametrize(("drafter", "count"), LENGTHS)
 def test_long_answers(drafter: str, count: int) -> None:
-    """Over several blocks of every cache. The head knows the beginning alone; the matrix learns."""
+    """Over several blocks of every cache. The head knows the beginning alone."""
     made = engine(DRAFTERS[drafter]())
-    params = SamplingParams(temperature=0.8, seed=1, max_new_tokens=count, ignore_eos=True)
-    teach(made, [PROMPTS[1][-1], *plainly(PROMPTS[1], params)])
+    params = settings(max_new_tokens=count, ignore_eos=True)()
     found = compare(made, PROMPTS[1:2], params, policy="graft", budget=16)
     assert_same(found)
-    assert_accepting(found)
     assert found.tokens == count
+    assert sum(p.accepted for p in found.prompts) > 40
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_any_number_of_tokens(drafter: str) -> None:
     """The limit may fall anywhere in a block, and the last block is cut there."""
     made: Engine = engine(DRAFTERS[drafter](), thresholds=(0, 0, 0), budget=16)
-    whole, trimmed = plainly(PROMPTS[1]), set()
+    whole, trimmed = plainly(PROMPTS[1], GREEDY), set()
     for count in range(1, 15):
         params = SamplingParams(max_new_tokens=count, ignore_eos=True)
         found = made.generate(PROMPTS[1], params)
@@ -171,9 +167,8 @@ def test_any_number_of_tokens(drafter: str) -> None:
 @pytest.mark.parametrize("policy", ["dense", "graft"])
 @pytest.mark.parametrize("place", [1, 2, 3, 4, 5, 6])
 def test_an_end_in_the_middle_of_a_block(place: int, policy: str) -> None:
-    """An end token, and a stop string of two tokens, of which the second stands at `place`."""
     made = engine(drafting.eagle3(), thresholds=(0, 0, 0), budget=16)
-    whole = plainly(PROMPTS[1])
+    whole = plainly(PROMPTS[1], GREEDY)
     assert whole.index(whole[place]) == place, "the token is new there"
     token = SamplingParams(max_new_tokens=24, stop_token_ids=(whole[place],))
     found = made.generate(PROMPTS[1], token, policy=policy)
@@ -183,13 +178,12 @@ def test_an_end_in_the_middle_of_a_block(place: int, policy: str) -> None:
 
 
 def test_a_stop_string_in_the_middle_of_a_block() -> None:
-    """In text that is text: the head has learnt bytes that no character begins with."""
     made = engine(drafting.eagle3(), thresholds=(0, 0, 0), budget=16)
     whole = made.generate(PROMPTS[1], GREEDY, policy="plain")
     blocks = 0
     for start in range(len(whole.text) - 2):
         stop = whole.text[start : start + 2]
-        params = SamplingParams(max_new_tokens=24, ignore_eos=True, stop=[stop])
+        params = SamplingParams(max_new_tokens=24, ignore_eos=True, stop=(stop,))
         found = made.generate(PROMPTS[1], params)
         alone = made.generate(PROMPTS[1], params, policy="plain")
         assert (found.token_ids, found.text) == (alone.token_ids, alone.text)

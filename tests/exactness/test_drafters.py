@@ -8,11 +8,11 @@ import pytest
 
 from graft.exactness import compare
 from graft.request import Result
-from graft.settings import DRAFTING, EngineSettings
+from graft.settings import DRAFTING, PRUNING, EngineSettings
 from tests.exactness import drafting
 from tests.exactness.cases import SETTINGS, settings
 from tests.exactness.drafting import DRAFTERS, agree, engine, stages, tau, taught
-from tests.exactness.heads import LEARNT, batch_of
+from tests.exactness.heads import LEARNT, LEARNT_ELSEWHERE, batch_of
 from tests.exactness.helpers import PROMPTS, assert_accepting, assert_same
 from tests.tiny_models import FAMILIES
 
@@ -33,7 +33,7 @@ def stage_names(budget: int) -> list[str]:
 
 # Budgets and the stages that each of them has.
 STAGES = [(budget, stage) for budget in BUDGETS for stage in stage_names(budget)]
-FEW_STAGES = [(budget, stage) for budget, stage in STAGES if budget in (4, 16)]
+FEW_STAGES = [(budget, stage) for budget, stage in STAGES if budget == 16]
 
 
 def forced(budget: int, stage: str) -> tuple[float, ...]:
@@ -64,7 +64,7 @@ def test_lookup_in_text_that_repeats_itself(batch: int, temperature: float) -> N
     assert_accepting(found)
 
 
-@pytest.mark.parametrize("policy", ["pruned", "graft"])
+@pytest.mark.parametrize("policy", PRUNING)
 @pytest.mark.parametrize(("budget", "stage"), FEW_STAGES)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_every_stage(drafter: str, budget: int, stage: str, policy: str) -> None:
@@ -80,7 +80,7 @@ def test_every_stage(drafter: str, budget: int, stage: str, policy: str) -> None
         assert tau(found) > least_tau(policy, budget)
 
 
-@pytest.mark.parametrize("setting", LEARNT)
+@pytest.mark.parametrize("setting", ["all cuts", "repetition"])
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_batch_of_one(drafter: str, setting: str) -> None:
     found = agree(engine(DRAFTERS[drafter]()), setting, batch=1)
@@ -125,7 +125,13 @@ def test_presets(preset: str) -> None:
 
 def test_a_plan_of_ones_own() -> None:
     """Beam, depth, checkpoints and kept nodes away from the paper's; some stages keep none."""
-    plan = {"beam": 3, "depth": 7, "checkpoints": (2, 3, 5), "kept": (0, 1, 16)}
+    plan: dict[str, Any] = {
+        "budget": 16,
+        "beam": 3,
+        "depth": 7,
+        "checkpoints": (2, 3, 5),
+        "kept": (0, 1, 16),
+    }
     made = taught(engine(drafting.eagle3(), **plan, thresholds=(0.6, 0.6, 0.6)), "sampled")
     found = agree(made, "sampled")
     assert len(stages(found)) > 2
@@ -155,15 +161,21 @@ def merging(setting: str, **changes: Any) -> list[Result]:
     return agree(taught(made, setting), setting)
 
 
+# Every setting of one family, and the heads' own settings in every family.
+PRODUCT = [
+    *(("llama", s) for s in SETTINGS),
+    *((f, s) for f in FAMILIES[1:] for s in LEARNT_ELSEWHERE),
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_the_whole_product(setting: str, family: str) -> None:
-    """Policies x drafters x stages x budgets x batches, for every setting and family."""
-    for policy, drafter in WAYS:
-        for budget, stage in STAGES if policy in ("pruned", "graft") else [(b, "") for b in BUDGETS]:
-            for batch in {1, batch_of(setting)}:
-                thresholds = forced(budget, stage) if stage else None
-                draft = DRAFTERS[drafter](family) if drafter else None  # type: ignore[call-arg]
-                made = engine(draft, family, budget=budget, thresholds=thresholds)
-                agree(made, setting, policy=policy, budget=budget, batch=batch, prompts=PROMPTS)
+@pytest.mark.parametrize(("policy", "drafter"), WAYS)
+@pytest.mark.parametrize(("family", "setting"), PRODUCT)
+def test_the_whole_product(family: str, setting: str, policy: str, drafter: str | None) -> None:
+    """With all budgets and stages."""
+    for budget, stage in STAGES if policy in PRUNING else [(budget, "") for budget in BUDGETS]:
+        thresholds = forced(budget, stage) if stage else None
+        draft = DRAFTERS[drafter](family) if drafter else None
+        made = engine(draft, family, budget=budget, thresholds=thresholds)
+        found = agree(made, setting, policy=policy, budget=budget, batch=batch_of(setting))
+        assert not stage or stages(found) == {stage}

@@ -9,16 +9,20 @@ precision, so that no near-tie hides a fault or fakes one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor
 
 from graft.draft import Draft
 from graft.drafters.eagle3.drafter import Eagle3Drafter
-from tests.exactness.state import DEEP, PLAN, Rounds, cache_of, new_drafter, new_target, plain_features
+from tests.exactness.head_faults import HEAD_FAULTS, HeadFault, forgotten_move
+from tests.exactness.state import (
+    DEEP,
+    Rounds,
+    cache_of,
+    new_drafter,
+    new_target,
+    plain_features,
+)
 from tests.random_trees import path_of
 
 KINDS = ["eagle3", "model"]  # the state of a new drafter is proved from its line here on
@@ -135,67 +139,8 @@ def test_a_prompt_in_several_chunks(kind: str) -> None:
 # Faults that no comparison of answers can see ---------------------------------------------------
 
 
-def uncommitted_kept(drafter: Eagle3Drafter, patch: pytest.MonkeyPatch) -> None:
-    """Accepted rows of the tree stay as if they were final: made of the head's own features."""
-    commit = drafter.commit
-
-    def keep(paths: Sequence[Sequence[int]], features: Tensor | None) -> None:
-        commit(paths, features)
-        for slot, path in enumerate(paths):
-            drafter.cache.lengths[slot] += len(path)
-            drafter._waiting[slot] = drafter._waiting[slot][len(path) :]
-
-    patch.setattr(drafter, "commit", keep)
-
-
-def late_positions(drafter: Eagle3Drafter, patch: pytest.MonkeyPatch) -> None:
-    """Rows of the tree stand one position too far."""
-    forward = drafter._forward
-
-    def late(features: Tensor, tokens: Tensor, positions: Tensor, step: Any) -> Tensor:
-        return forward(features, tokens, positions + int(tokens.shape[1] == PLAN.beam), step)
-
-    patch.setattr(drafter, "_forward", late)
-
-
-def neighbours_features(drafter: Eagle3Drafter, patch: pytest.MonkeyPatch) -> None:
-    """Features of the node before the accepted one."""
-    commit = drafter.commit
-
-    def shifted(paths: Sequence[Sequence[int]], features: Tensor | None) -> None:
-        commit([[node - 1 for node in path] for path in paths], features)
-
-    patch.setattr(drafter, "commit", shifted)
-
-
-def late_features(drafter: Eagle3Drafter, patch: pytest.MonkeyPatch) -> None:
-    """Each row reads the feature of the token that it embeds, not of the one before."""
-    commit = drafter.commit
-
-    def shifted(paths: Sequence[Sequence[int]], features: Tensor | None) -> None:
-        commit(paths, features)
-        drafter._waiting = [rows.roll(-1, 0) for rows in drafter._waiting]
-
-    patch.setattr(drafter, "commit", shifted)
-
-
-def forgotten_move(drafter: Eagle3Drafter, patch: pytest.MonkeyPatch) -> None:
-    """The waiting features of a sequence that moves stay behind."""
-    patch.setattr(drafter, "move", drafter.cache.move)
-
-
-def normed_feedback(drafter: Eagle3Drafter, patch: pytest.MonkeyPatch) -> None:
-    """What a child reads has gone through the final norm, though this head does not want it."""
-    patch.setattr(drafter.head, "feedback", drafter.head.norm.forward)
-
-
-FAULTS = [uncommitted_kept, late_positions, neighbours_features, late_features, normed_feedback]
-
-
-@pytest.mark.parametrize("fault", [*FAULTS, forgotten_move])
-def test_the_check_sees(
-    fault: Callable[[Eagle3Drafter, pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("fault", HEAD_FAULTS)
+def test_the_check_sees(fault: HeadFault, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = Rounds("eagle3", TEXTS)
     rounds.run(1)
     assert isinstance(rounds.drafter, Eagle3Drafter)

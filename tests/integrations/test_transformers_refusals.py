@@ -95,3 +95,16 @@ def test_encoder_decoder_models_are_refused() -> None:
     model = T5ForConditionalGeneration(config).eval()
     with pytest.raises(ValueError, match="encoder-decoder"):
         model.generate(torch.tensor([[5, 6]]), custom_generate=decode)
+
+
+def test_rotary_scaling_that_changes_on_the_way_is_refused_before_it_begins() -> None:
+    scaling = {
+        "rope_type": "longrope",
+        "rope_theta": 1e4,
+        "short_factor": [1.0] * 8,
+        "long_factor": [2.0] * 8,
+    }
+    model = tiny_model("phi3", rope_parameters=scaling, original_max_position_embeddings=32)
+    with pytest.raises(ValueError, match=r"changes at 32, .*ask for 25 new tokens at most"):
+        generate(model, ONE, {"max_new_tokens": 26}, custom_generate=decode)
+    agree(model, ONE, {"max_new_tokens": 25})

@@ -89,6 +89,8 @@ def shares(*groups: Group, **defaults: Any) -> Callable[[Callable[..., None]], C
         hints = get_type_hints(command, localns=_TYPES, include_extras=True)
         mine = [p.replace(annotation=hints[n], kind=p.KEYWORD_ONLY) for n, p in own.items()]
         merged = {n: option for group in groups for n, option in group.items() if n not in own}
+        if unknown := defaults.keys() - merged.keys():
+            raise TypeError(f"no shared option of this command is called {', '.join(unknown)}")
         for name, (option, default) in merged.items():
             value = defaults.get(name, default)
             kind = inspect.Parameter.KEYWORD_ONLY

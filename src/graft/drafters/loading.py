@@ -14,6 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 from graft.drafters.base import Drafter
+from graft.drafters.eagle3.checkpoint import find_folder
 from graft.models import LoadedModel, ModelError, load_model
 
 # Who drafts: an EAGLE-3 head, an independent draft model, a DFlash drafter, nobody.
@@ -33,7 +34,8 @@ def load_drafter(
     """Load the drafter that the arguments name; None if they name none.
 
     Args:
-        kind: which one; None takes what `head` (by its files) or `draft_model` is.
+        kind: which one; None takes what `head` (by its files) or `draft_model` is. "none" goes
+            with neither.
         head: checkpoint of an EAGLE-3 head or a DFlash drafter.
         draft_model: a smaller model with the target's tokenizer.
         window: positions back that an EAGLE-3 head sees.
@@ -41,52 +43,61 @@ def load_drafter(
     Raises:
         ValueError: for arguments that do not fit together, and checkpoints that are refused.
     """
-    kind = _kind(kind, head, draft_model)
-    if window is not None and kind != "eagle3":
+    _check(kind, head, draft_model)
+    if window is not None and (head is None or kind == "dflash"):
         raise ValueError("head_window limits an EAGLE-3 head, and none is loaded; leave it out")
     if window is not None and window < 1:
         raise ValueError(f"head_window={window}: 1 or more positions are supported")
-    if kind == "none":
+    if draft_model is not None:
+        return _model(target, draft_model, cpu_weights, progress)
+    if head is None:
         return None
     if progress is not None:
-        progress(f"loading the drafter {head or draft_model}")
-    if kind == "model":
-        return _model(target, draft_model, cpu_weights, progress)
-    assert head is not None
-    if kind == "dflash":
-        return _dflash(target, head)
-    return _eagle3(target, head, window, cpu_weights, progress)
+        progress(f"loading the drafter {head}")
+    folder = find_folder(head)
+    if (kind or _kind_of(folder)) == "eagle3":
+        return _eagle3(target, head, window, cpu_weights, progress)
+    if window is not None:
+        raise ValueError(f"head_window limits an EAGLE-3 head, but {head} is a DFlash drafter")
+    return _dflash(target, folder)
 
 
-def _kind(
+def _check(
     kind: DrafterKind | None,
     head: str | Path | None,
     draft_model: str | Path | PreTrainedModel | None,
-) -> DrafterKind:
+) -> None:
+    """Refuse arguments that do not fit together."""
     if kind is not None and kind not in get_args(DrafterKind):
         supported = ", ".join(get_args(DrafterKind))
         raise ValueError(f"drafter={kind!r}: supported are {supported}")
-    if head is not None and draft_model is not None:
+    given = {"head": head, "draft_model": draft_model}
+    named = [name for name, value in given.items() if value is not None]
+    if empty := [name for name in named if given[name] == ""]:
+        raise ValueError(f"{empty[0]} is empty: give a folder or a hub id, or leave it out")
+    if len(named) > 1:
         raise ValueError("a head and a draft model are both given: give one of them")
-    if kind is None:
-        return "model" if draft_model is not None else _kind_of(head) if head else "none"
-    if kind == "none":
-        return kind
-    needed, given = ("draft_model", draft_model) if kind == "model" else ("head", head)
-    if given is None:
+    if kind == "none" and named:
+        raise ValueError(
+            f"drafter='none' loads no drafter, but {named[0]} is given: leave out one of them (to "
+            "decode without a loaded drafter, choose policy retrieval)"
+        )
+    needed = {"eagle3": "head", "dflash": "head", "model": "draft_model"}.get(kind or "")
+    if needed is not None and needed not in named:
         raise ValueError(f"drafter={kind!r} needs {needed}: name the checkpoint to load")
-    return kind
 
 
-def _kind_of(head: str | Path) -> DrafterKind:
+def _kind_of(folder: Path) -> DrafterKind:
     """What a head's own config says it is; its loader says what is wrong with it."""
     try:
-        text = (Path(head).expanduser() / "config.json").read_text(encoding="utf-8")
-        config = json.loads(text)
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return "eagle3"
-    named = " ".join([*map(str, config.get("architectures") or ()), *config])
-    return "dflash" if "dflash" in named.lower() else "eagle3"
+    if not isinstance(config, dict):
+        return "eagle3"
+    fields = ("architectures", "model_type", "speculators_model_type")
+    named = " ".join([*config, *(str(config.get(name)) for name in fields)]).lower()
+    return "dflash" if "dflash" in named or "muse_glimmer_assistant" in named else "eagle3"
 
 
 def _eagle3(
@@ -144,15 +155,16 @@ def _dflash(target: LoadedModel, path: str | Path) -> Drafter:
 
 def _model(
     target: LoadedModel,
-    draft_model: str | Path | PreTrainedModel | None,
+    draft_model: str | Path | PreTrainedModel,
     cpu_weights: Any,
     progress: Callable[[str], None] | None,
 ) -> Drafter:
     from graft.drafters.independent import ModelDrafter
     from graft.target import TransformersTarget
 
-    assert draft_model is not None
     given = isinstance(draft_model, PreTrainedModel)
+    if progress is not None and not given:
+        progress(f"loading the draft model {draft_model}")
     found = load_model(
         draft_model,
         tokenizer=target.tokenizer if given else None,
@@ -164,6 +176,11 @@ def _model(
         raise ModelError(
             f"the draft model {found.name} has another tokenizer than {target.name}: a draft model "
             "must share it; take a smaller model of the same family"
+        )
+    if found.model.device != target.model.device:
+        raise ModelError(
+            f"the draft model {found.name} is on {found.model.device} and {target.name} on "
+            f"{target.model.device}: move it there first"
         )
     try:
         seen = TransformersTarget(found.model, max_context=found.max_context)

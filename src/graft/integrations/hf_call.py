@@ -7,7 +7,7 @@ gets here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -19,8 +19,9 @@ from graft.engine import Engine
 from graft.integrations.hf_processors import Processor, RowProcessors, as_settings, for_row
 from graft.integrations.hf_rows import Crowd, EndRule, Prompt, Row, pad_right
 from graft.integrations.hf_settings import Ends
+from graft.model_support import last_fixed_position
 from graft.sampling_params import SamplingParams
-from graft.stream import TokenStream
+from graft.target import TransformersTarget
 
 __all__ = ["Call"]
 
@@ -61,7 +62,7 @@ class Call:
         self, rows: list[Row], policy: str | None, budget: int | None, streamer: BaseStreamer | None
     ) -> None:
         """Decode all rows to their ends."""
-        stream = _stream(self.engine, rows, policy, budget)
+        stream = self.engine.run(rows, policy=policy, budget=budget)
         crowd = rows[0].rule.crowd
         with stream:
             for token in stream:
@@ -122,6 +123,15 @@ class Call:
                 f"row {prompt.number} has {len(prompt.ids)} tokens, but {self.engine.name} holds "
                 f"{context} of prompt and answer together: shorten the prompt"
             )
+        target = cast(TransformersTarget, self.engine.target)
+        scaled = last_fixed_position(target.model.config.get_text_config(decoder=True)) is not None
+        if scaled and asked > room:
+            raise ValueError(
+                f"row {prompt.number} may grow to {len(prompt.ids) + asked} tokens, but the rotary "
+                f"scaling of {self.engine.name} changes at {context}, from where on a forward over "
+                f"several tokens says something else than one token at a time: ask for {room} new "
+                "tokens at most"
+            )
         return min(max(asked, 1), room)
 
     def _params(
@@ -146,11 +156,6 @@ class Call:
         pad, ends = self._config.pad_token_id, self._config.eos_token_id
         first = ends[0] if isinstance(ends, list) else ends
         return int((first or 0) if pad is None else pad)
-
-
-def _stream(engine: Engine, rows: list[Row], policy: str | None, budget: int | None) -> TokenStream:
-    settings = engine.settings.having(policy=policy, budget=budget)
-    return TokenStream(rows, engine._run(list(rows), settings, engine._plan(settings), False))
 
 
 def _valid(fields: dict[str, Any], limit: int) -> SamplingParams | None:

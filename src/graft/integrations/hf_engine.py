@@ -15,7 +15,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from graft.engine import Engine
-from graft.model_support import ModelError, check_config, check_model
+from graft.model_support import ModelError, check_config, check_model, last_fixed_position
 from graft.probe import TOKENS, TOLERANCE
 from graft.target import TransformersTarget
 
@@ -107,12 +107,13 @@ def _width(model: PreTrainedModel) -> int:
 
 
 def _last_position(model: PreTrainedModel) -> int | None:
-    """Positions of a model that looks them up in a table. Others go on past the stated number, as
-    they do in plain `generate`."""
+    """Positions of a model that looks them up in a table, or whose rotary scaling changes with the
+    length. Others go on past the stated number, as they do in plain `generate`."""
     words = model.get_input_embeddings()
     tables = [m for m in model.modules() if isinstance(m, nn.Embedding) and m is not words]
-    stated = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
-    return stated if tables else None
+    config = model.config.get_text_config(decoder=True)
+    stated = getattr(config, "max_position_embeddings", None)
+    return stated if tables else last_fixed_position(config)
 
 
 @torch.inference_mode()

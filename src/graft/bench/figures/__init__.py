@@ -1,0 +1,84 @@
+"""The figures of a benchmark, from its measurements alone.
+
+`draw_all` writes each figure as PNG and SVG; a figure whose data are not there is left out, with a
+note. matplotlib (the extra `bench`) is imported when a figure is drawn, not with this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from graft.bench.figures import batches, components, conditions, kinds, speedup, stages
+from graft.bench.figures.data import Data, Missing
+from graft.bench.figures.kinds import Kinds
+from graft.bench.figures.style import rc_context, save
+from graft.bench.measurement import Measurement
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Kinds", "draw_all"]
+
+# By the name of the files.
+FAMILIES: dict[str, Callable[[Data], Figure]] = {
+    "speedup_tau": speedup.draw,
+    "components": components.draw,
+    "stages": stages.draw,
+    "depth": stages.draw_depth,
+    "context_length": conditions.draw_context,
+    "temperature": conditions.draw_temperature,
+    "course": conditions.draw_course,
+    "batch": batches.draw,
+}
+
+
+def draw_all(
+    measurements: Sequence[Measurement],
+    folder: str | Path,
+    *,
+    task_kinds: Kinds | None = None,
+    notes: list[str] | None = None,
+) -> list[Path]:
+    """Draw every figure that the measurements allow.
+
+    Args:
+        folder: where the files go; it is made. Files are replaced whole.
+        task_kinds: for a figure of them: accepted retrieved tokens per kind, for each case by its
+            label (a method, or any other name).
+        notes: gets a line for each figure that is left out, saying why.
+
+    Returns:
+        The files written, PNG and SVG of each figure.
+
+    Raises:
+        ValueError: if matplotlib is not installed, or a file cannot be written.
+    """
+    folder = Path(folder)
+    paths: list[Path] = []
+    with rc_context():
+        data = Data(measurements)
+        families = dict(FAMILIES)
+        if task_kinds is not None:
+            families["token_kinds"] = partial(kinds.draw, kinds=task_kinds)
+        for name, draw in families.items():
+            try:
+                figure = draw(data)
+            except Missing as missing:
+                if notes is not None:
+                    notes.append(f"{name} is left out: {missing}")
+                continue
+            paths += _written(figure, folder, name)
+    return paths
+
+
+def _written(figure: Figure, folder: Path, name: str) -> list[Path]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return save(figure, folder, name)
+    except OSError as error:
+        raise ValueError(
+            f"figures cannot be written to {folder}: {error.strerror or error}"
+        ) from error

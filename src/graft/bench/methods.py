@@ -1,0 +1,94 @@
+"""The methods of a benchmark, and the cases they make with budgets, temperatures and batches.
+
+A method is a policy of Graft, with its drafter in front where it is not the default one
+("graft", "model:graft"), or a way of Transformers: "hf" is `generate`, "hf-lookup" its prompt
+lookup. It knows names and numbers alone.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+from graft.settings import DRAFTING, Policy
+
+OUTSIDE = ("hf", "hf-lookup")
+POLICIES: tuple[str, ...] = get_args(Policy)
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way of decoding.
+
+    Attributes:
+        name: as reports call it.
+        policy: of Graft; None for a way of Transformers.
+        drafter: whose trees; None for the default one, or none.
+    """
+
+    name: str
+    policy: str | None
+    drafter: str | None = None
+
+    @property
+    def has_budget(self) -> bool:
+        return self.name != "hf" and self.policy != "plain"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A method with its settings: what one column of a report is about."""
+
+    method: Method
+    budget: int
+    temperature: float
+    batch: int
+
+
+def parse_method(text: str, drafters: Sequence[str]) -> Method:
+    """The method that a name means.
+
+    Args:
+        drafters: the kinds that are loaded, the default one first.
+
+    Raises:
+        ValueError: with what is supported.
+    """
+    if text in OUTSIDE:
+        return Method(text, None)
+    drafter, _, policy = text.rpartition(":")
+    if policy not in POLICIES:
+        close = difflib.get_close_matches(policy, (*POLICIES, *OUTSIDE), n=1)
+        meant = f"did you mean {close[0]}? " if close else ""
+        known = ", ".join((*POLICIES, *OUTSIDE))
+        raise ValueError(f"method {text!r}: {meant}supported are {known}, and DRAFTER:POLICY")
+    if policy in DRAFTING and not drafters:
+        raise ValueError(
+            f"method {text!r} drafts, but no drafter is given: add --head or --draft-model"
+        )
+    if drafter and drafter not in drafters:
+        loaded = ", ".join(drafters) or "none"
+        raise ValueError(f"method {text!r} names a drafter that is not loaded; loaded: {loaded}")
+    if drafter and policy not in DRAFTING:
+        raise ValueError(f"method {text!r}: {policy} has no drafter, leave out {drafter}:")
+    if policy in DRAFTING and not drafter:
+        drafter = drafters[0]
+    return Method(text, policy, drafter or None)
+
+
+def cases_of(
+    methods: Sequence[Method],
+    budgets: Sequence[int],
+    temperatures: Sequence[float],
+    batches: Sequence[int],
+) -> list[Case]:
+    """Every combination, methods without a budget once each."""
+    out = []
+    for temperature in temperatures:
+        for batch in batches:
+            for method in methods:
+                sizes = budgets if method.has_budget else (0,)
+                out += [Case(method, budget, temperature, batch) for budget in sizes]
+    return out

@@ -1,0 +1,268 @@
+"""report.md: what a file of results says, as Markdown tables that read well in a terminal.
+
+Its first table is the one that is asked for, tasks x cases with speed-up / tau; then come the
+same with intervals, the same without looping answers, and what explains it. Every name is defined
+in docs/bench.md.
+
+Invariant: a report says nothing that its results do not hold, and names what it left out. It
+measures nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from graft.bench import report_equality, report_rounds
+from graft.bench.grouping import (
+    PLAIN,
+    Column,
+    Group,
+    Setting,
+    grouped,
+    plain_of,
+    tasks_of,
+    without_looping,
+)
+from graft.bench.measurement import LOOPING
+from graft.bench.results import Results, differences
+from graft.bench.statistics import (
+    Estimate,
+    Pairs,
+    Statistic,
+    alone,
+    interval,
+    pair,
+    speed_up,
+    tau,
+    tokens_per_second,
+)
+from graft.bench.tables import NOTHING, figures, interval_of, number, table
+
+FEW: Final = 10  # prompts below which percentile intervals are known to be too narrow
+
+_MATRIX: Final = {
+    "cold": "cold: the matrix is empty at the start of every item and learns within it",
+    "warm": "warm: the matrix is kept over the run, so later prompts profit from earlier ones",
+    "none": "none: no matrix of our own",
+}
+
+_WORDS: Final = """## Words
+
+- case: a method, its budget K (nodes in a tree without the root) and its matrix.
+- speed-up: tokens per second over those of plain decoding, on the same prompts.
+- tau: mean tokens committed per round, before trimming; nothing accepted is 1.
+- [low, high]: 95 % bootstrap interval over prompts, the turns of one together.
+- all: mean over tasks, each counts the same. pooled: all answers as one.
+- row: a token the target verified, the root of each round included.
+- waste: proposed nodes that were not accepted. hit rate: matrix lookups that found an entry.
+- -: there is no such number: nothing to divide by, or one prompt and therefore no interval.
+
+All of them are defined in docs/bench.md."""
+
+# Tasks, and the two rows over all of them, with the pairs and whether to average over tasks.
+_Rows = list[tuple[str, Callable[[Pairs], Pairs], bool]]
+
+
+def report(results: Results) -> str:
+    """The report of a file of results, as Markdown.
+
+    Raises:
+        ValueError: if there is no measurement in it.
+    """
+    if not results.measurements:
+        raise ValueError(
+            "there are no measurements to report on: the run was ended before its first"
+        )
+    groups = grouped(results.measurements)
+    parts = [
+        "# Graft bench",
+        _what_was_run(results),
+        *_main(groups),
+        *_without_looping(groups),
+        *_across(groups),
+        *report_equality.sections(groups, results.environment),
+        *report_rounds.sections(groups),
+        _WORDS,
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _what_was_run(results: Results) -> str:
+    found = results.measurements
+    facts = [(name, _told(value)) for name, value in results.environment.items() if value != {}]
+    prompts = len({(m.task, m.id) for m in found})
+    kinds = [words for name, words in _MATRIX.items() if name in {m.matrix for m in found}]
+    lines = [
+        "## What was run",
+        table(["what", "value"], [*facts, ("matrix", "; ".join(kinds))], left=2),
+        f"{len(found)} answers to {prompts} prompts of {len(tasks_of(found))} tasks.",
+        *_warnings(results),
+    ]
+    return "\n\n".join(lines)
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_told(inner)}" for name, inner in value.items())
+    if isinstance(value, list | tuple):
+        return " ".join(map(_told, value))
+    return "none" if value is None else str(value)
+
+
+def _warnings(results: Results) -> list[str]:
+    out = []
+    if results.broken is not None:
+        out.append(f"Line {results.broken} was half written when its run was ended; left out.")
+    first, *others = results.environments
+    for environment in others:
+        changed = differences(first, environment)
+        if changed:
+            told = "; ".join(f"{n} {_told(a)}, then {_told(b)}" for n, (a, b) in changed.items())
+            out.append(f"**The file was added to under other settings: {told}.**")
+    items = {(m.task, m.id) for m in results.measurements}
+    tasks = tasks_of(results.measurements)
+    few = [t for t in tasks if sum(task == t for task, _ in items) < FEW]
+    if few:
+        told = f"fewer than {FEW} prompts, so their intervals are too narrow"
+        out.append(f"Tasks with {told}: {', '.join(few)}.")
+    return out
+
+
+def _main(groups: Mapping[Setting, Group]) -> list[str]:
+    parts = ["## Speed-up / tau"]
+    for setting, group in groups.items():
+        parts += [f"### {setting}", _overview(group), *_left_out(group)]
+        if len(group) > 1 or not plain_of(group):
+            parts += ["With 95 % intervals:", _intervals(group)]
+    return parts
+
+
+def _rows(group: Group) -> _Rows:
+    tasks = tasks_of(m for answers in group.values() for m in answers)
+    rows: _Rows = [(task, partial(Pairs.of_task, task=task), False) for task in tasks]
+    return [*rows, ("all", lambda p: p, True), ("pooled", lambda p: p, False)]
+
+
+def _pairs(group: Group) -> dict[Column, Pairs]:
+    """Each case beside plain decoding, on the prompts of both; alone where plain was not run."""
+    base = plain_of(group) or None
+    return {c: pair(answers, base) for c, answers in group.items() if c.method != PLAIN}
+
+
+def _estimate(pairs: Pairs, statistic: Statistic, macro: bool) -> Estimate:
+    return interval(pairs, statistic, macro=macro)
+
+
+def _overview(group: Group) -> str:
+    """Tasks x cases, `speed-up / tau` in each cell."""
+    plain, pairs = pair(plain_of(group)), _pairs(group)
+    rows = []
+    for name, part, macro in _rows(group):
+        own = part(plain)
+        rate = _estimate(own, alone(tokens_per_second), macro)
+        items = max(part(p).items for p in (plain, *pairs.values()))
+        cells = [_cell(part(p), macro, bool(plain.items)) for p in pairs.values()]
+        rows.append([name, str(items), figures(rate.value), *cells])
+    return table(["task", "prompts", "plain tok/s", *map(str, pairs)], rows)
+
+
+def _cell(pairs: Pairs, macro: bool, against_plain: bool) -> str:
+    faster, per_round = _two(pairs, macro, against_plain)
+    return f"{number(faster.value)} / {number(per_round.value)}"
+
+
+def _two(pairs: Pairs, macro: bool, against_plain: bool) -> tuple[Estimate, Estimate]:
+    """Speed-up, which needs plain decoding, and tau."""
+    nothing = Estimate(None, None, None, pairs.items)
+    faster = _estimate(pairs, speed_up, macro) if against_plain else nothing
+    return faster, _estimate(pairs, alone(tau), macro)
+
+
+def _intervals(group: Group) -> str:
+    rows = []
+    against_plain = bool(plain_of(group))
+    for column, pairs in _pairs(group).items():
+        for name, part, macro in _rows(group):
+            own = part(pairs)
+            faster, per_round = _two(own, macro, against_plain)
+            numbers = [t for e in (faster, per_round) for t in (number(e.value), interval_of(e))]
+            rows.append([str(column), name, str(own.items), *numbers])
+    return table(["case", "task", "prompts", "speed-up", "95 %", "tau", "95 %"], rows, left=2)
+
+
+def _left_out(group: Group) -> list[str]:
+    if not plain_of(group):
+        return ["Plain decoding was not run here, so there is no speed-up."]
+    out = []
+    for column, pairs in _pairs(group).items():
+        if pairs.only_own or pairs.only_base:
+            out.append(
+                f"- {column}: compared on {pairs.answers} answers; left out are {pairs.only_own} "
+                f"that plain decoding lacks and {pairs.only_base} that only plain decoding has."
+            )
+    return ["\n".join(out)] if out else []
+
+
+def _without_looping(groups: Mapping[Setting, Group]) -> list[str]:
+    limit = f"more than {LOOPING:.0%} of its 8-grams repeat earlier ones".replace("%", " %")
+    parts = [
+        "## Without looping answers",
+        f"Prompts whose plain answer loops ({limit}) are left out: repetition is easy to draft.",
+    ]
+    for setting, group in groups.items():
+        plain = plain_of(group)
+        looping = sum(m.looping for m in plain)
+        parts += [f"### {setting}"]
+        if not plain:
+            parts.append("Plain decoding was not run here, so which prompts loop is not known.")
+        elif looping:
+            parts.append(f"{looping} of {len(plain)} answers of plain decoding loop.")
+            parts.append(_overview(without_looping(group)) if looping < len(plain) else "All do.")
+        else:
+            parts.append(f"None of the {len(plain)} answers of plain decoding loops.")
+    return parts
+
+
+def _across(groups: Mapping[Setting, Group]) -> list[str]:
+    """The row "all" of every setting side by side, where there are several."""
+    parts = []
+    batches = sorted({s.batch for s in groups})
+    temperatures = sorted({s.temperature for s in groups})
+    if len(temperatures) > 1:
+        parts.append("## By temperature\n\nMean over tasks, speed-up / tau.")
+        for batch in batches:
+            some = [s for s in groups if s.batch == batch]
+            parts.append(_side_by_side(groups, some, f"temperature (batch {batch})"))
+    if len(batches) > 1:
+        parts.append("## By batch\n\nMean over tasks, speed-up / tau.")
+        for temperature in temperatures:
+            some = [s for s in groups if s.temperature == temperature]
+            name = f"batch (temperature {temperature:g})"
+            parts += [_side_by_side(groups, some, name), *_break_even(groups, some)]
+    return parts
+
+
+def _side_by_side(groups: Mapping[Setting, Group], settings: Sequence[Setting], name: str) -> str:
+    columns = list(dict.fromkeys(c for s in settings for c in groups[s] if c.method != PLAIN))
+    rows = []
+    for setting in settings:
+        pairs, known = _pairs(groups[setting]), bool(plain_of(groups[setting]))
+        cells = [_cell(pairs[c], True, known) if c in pairs else NOTHING for c in columns]
+        value = setting.batch if name.startswith("batch") else setting.temperature
+        rows.append([f"{value:g}", *cells])
+    return table([name, *map(str, columns)], rows)
+
+
+def _break_even(groups: Mapping[Setting, Group], settings: Sequence[Setting]) -> list[str]:
+    """The smallest batch at which a case was slower than plain decoding, by its mean over tasks."""
+    slower: dict[Column, int] = {}
+    for setting in settings:
+        if plain_of(groups[setting]):
+            for column, pairs in _pairs(groups[setting]).items():
+                value = _estimate(pairs, speed_up, True).value
+                if value is not None and value < 1:
+                    slower.setdefault(column, setting.batch)
+    lines = [f"- {column}: slower than plain decoding at batch {n}" for column, n in slower.items()]
+    return ["\n".join(lines)] if lines else []
