@@ -110,6 +110,7 @@ class FakeTarget:
         self._base = sharpness * base + off
         self.committed: list[list[int]] = []  # tokens per slot
         self._last: TokenTree | None = None  # the tree of the last verify
+        self.openings = 0
         self.forwards = 0  # calls of prefill and verify
 
     def law(self, tokens: Sequence[int]) -> Tensor:
@@ -118,6 +119,7 @@ class FakeTarget:
         return self._logits(torch.tensor(tail[-self.order :][::-1]))
 
     def open(self, slots: int, capacity: int) -> None:
+        self.openings += 1
         self.committed = [[] for _ in range(slots)]
         self._last = None
 

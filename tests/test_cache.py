@@ -228,3 +228,14 @@ def test_storage_made_or_grown_in_inference_mode_can_be_written_outside_it() -> 
         grown.reserve(1000)
     for cache in (made, grown):
         assert not any(storage.is_inference() for storage in cache._storage)
+
+
+def test_a_rejected_row_that_overflowed_spoils_no_longer_sequence() -> None:
+    half = RowShape(1, 4, torch.float16, CPU)
+    cache = KVCache([LayerShape(half, half)], 2, 20)
+    cache.lengths = [3, 9]
+    cache.begin(step_of(0, [3, 9], 4))
+    rows = torch.full((2, 1, 4, 4), torch.nan, dtype=torch.float16)
+    keys, values = cache.update(rows, rows, 0)
+    assert keys.isfinite().all()
+    assert values.isfinite().all()

@@ -15,7 +15,7 @@ from graft.sampling_params import SamplingParams
 from graft.settings import EngineSettings
 from graft.target import TransformersTarget
 from graft.tree import Source
-from tests.engines import EASY, law_of, small, tiny_engine, warm
+from tests.engines import EASY, greedy, law_of, small, tiny_engine, warm
 from tests.fakes import FakeTarget, byte_tokenizer, fake_engine
 from tests.tiny_models import VOCAB_SIZE, tiny_model
 
@@ -282,3 +282,17 @@ def test_a_real_model_ends_exactly_at_its_context(family: str) -> None:
     tree = warm(engine, [5, 6, 7], max_new_tokens=99)
     assert tree.token_ids == plain.token_ids
     assert (len(tree.token_ids), tree.finish_reason) == (29, "length")
+
+
+def test_a_prefix_is_not_taken_from_another_engine_over_the_same_target() -> None:
+    first = small()
+    second = fake_engine(12, target=first.target)  # type: ignore[arg-type]
+    turn = first.generate([3, 4, 5, 6], max_new_tokens=6)
+    follow = [3, 4, 5, 6, *turn.token_ids, 7]
+    second.generate([9, 8, 7, 6, 5, 4, 3], max_new_tokens=9)
+    stream = first.stream(follow, max_new_tokens=6, reuse_prefix=True)
+    assert [t.token_id for t in stream] == greedy(first, follow, 6)
+    assert stream.results[0].usage.cached_tokens == 0
+    again = first.stream(follow, max_new_tokens=6, reuse_prefix=True)
+    assert [t.token_id for t in again] == greedy(first, follow, 6)
+    assert again.results[0].usage.cached_tokens > 0

@@ -11,8 +11,11 @@ from typing import Any, get_args
 import pytest
 
 import graft
+from graft.drafters.lookup import LookupDrafter
+from graft.engine import Engine
 from graft.sampling_params import SamplingParams
 from graft.settings import DEFAULT_BUDGET, MAX_BUDGET, PRESETS, EngineSettings, Policy
+from tests.fakes import FakeTarget, byte_tokenizer, fake_engine
 
 SOURCE = Path(graft.__file__).parent
 
@@ -27,9 +30,9 @@ SOURCE = Path(graft.__file__).parent
         ("prompt_learning", ["both", None, True]),
         ("beam", [0, 65, 2.0, True]),
         ("depth", [0, 33, "8"]),
-        ("checkpoints", [(1.0,), 0, ("0",), (True,), (3, 1), (0, 0), (-1,), (99,)]),
-        ("thresholds", [0.5, ("0.5",), (None,), (-0.1, 0.2, 0.2), (0.5,)]),
-        ("kept", [8, (8.0,), (False,), (8,), (8, 24, 400)]),
+        ("checkpoints", [(1.0,), 0, ("0",), (True,)]),
+        ("thresholds", [0.5, ("0.5",), (None,)]),
+        ("kept", [8, (8.0,), (False,)]),
         ("budget", [0, -1, MAX_BUDGET + 1, 4.0, True, "4"]),
         ("k", [0, 65, 8.0, False, None]),
         ("max_batch", [0, 1025, 1.5, None]),
@@ -126,6 +129,41 @@ def test_the_paper_is_the_preset_of_sixty() -> None:
 def test_every_policy_has_its_plan(policy: Any, stages: int, kept: int) -> None:
     plan = EngineSettings().plan(policy, 16)
     assert (plan.budget, plan.stages, plan.kept[-1]) == (16, stages, kept)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("checkpoints", [(3, 1), (0, 0), (-1,), (99,)]),
+        ("thresholds", [(-0.1, 0.2, 0.2), (0.5,)]),
+        ("kept", [(8,), (8, 24, 400)]),
+    ],
+)
+def test_numbers_that_do_not_fit_together_are_refused_once_the_budget_is_known(
+    name: str, values: list[Any]
+) -> None:
+    for value in values:
+        with pytest.raises(ValueError, match=rf"^{name}=.*supported"):
+            EngineSettings(budget=60, **{name: value})
+        with pytest.raises(ValueError, match=rf"^{name}=.*supported"):
+            EngineSettings(**{name: value}).plan("graft", 60)
+    assert EngineSettings(thresholds=(0.3, 0.2)).plan("graft", 4).checkpoints == (0, 1)
+
+
+def test_an_engine_refuses_numbers_that_do_not_fit_its_device() -> None:
+    with pytest.raises(ValueError, match="no drafter is loaded"):
+        fake_engine(12, settings=EngineSettings(policy="graft"))
+    target = FakeTarget(12)
+    with pytest.raises(ValueError, match=r"^thresholds="):
+        Engine(
+            target,
+            byte_tokenizer(),
+            name="fake",
+            token_count=12,
+            eos_token_ids=(),
+            settings=EngineSettings(thresholds=(0.1,)),
+            drafter=LookupDrafter(),
+        )
 
 
 def test_own_numbers_replace_the_scaled_ones() -> None:

@@ -136,6 +136,10 @@ class KVCache(Cache):
         assert rows.shape[::2] == (step.batch, step.width), "the rows are those announced"
         storage = self._storage[self._group[index]][self._place[index]]
         storage = storage[step.first : step.first + step.batch]
+        if rows.dtype == torch.float16:
+            # A rejected row that overflowed stays in the storage; hidden, its weight is 0, and
+            # 0 times NaN would spoil a longer sequence beside it.
+            rows = rows.nan_to_num()
         for b, start in enumerate(step.starts):
             start += step.offset
             storage[b, :, start : start + step.width] = rows[b]

@@ -236,12 +236,13 @@ def _record(
     row: RowOutcome, plan: DraftPlan, steps: int, batch: int, context: int, times: RoundTimes
 ) -> RoundRecord:
     accepted = [drawn.source.name.lower() for drawn in row.block[:-1]]
+    kept = min(row.kept, row.draft_nodes)  # a drafter may propose what it has retrieved
     return RoundRecord(
         stage=plan.stage_name(row.stage),
         confidence=row.confidence,
         draft_steps=steps,
-        kept_draft=row.kept,
-        released_slots=plan.budget - row.kept,
+        kept_draft=kept,
+        released_slots=plan.budget - kept,
         redirected=row.redirected,
         proposed_draft=row.draft_nodes,
         proposed_retrieved=row.retrieved_nodes,

@@ -85,6 +85,7 @@ class Engine:
         self._alarm = CollapseAlarm()
         self._cached: list[int] = []  # tokens behind the rows of slot 0, for a next turn
         self._drafted = False  # whether the drafter knows them too
+        self._opened: int = 0  # what the target counted when they were written
         self._busy = False
         self._plan(self.settings)
 
@@ -324,7 +325,9 @@ class Engine:
         if self._busy:
             raise RuntimeError(BUSY)
         self._busy = True
-        cached, self._cached = (self._cached if reuse and len(requests) == 1 else []), []
+        # Another engine may have used the same target since.
+        valid = reuse and len(requests) == 1 and self.target.openings == self._opened
+        cached, self._cached = (self._cached if valid else []), []
         try:
             decoder = self._decoder(requests, settings, plan, keep=bool(cached), watch=watch)
             waiting = list(requests)
@@ -344,6 +347,7 @@ class Engine:
             # What an early end has committed serves a next turn too.
             if len(requests) == 1 and requests[0].drawn:
                 self._cached = requests[0].context[: self.target.length(0)]
+                self._opened = self.target.openings
 
     def _plan(self, settings: EngineSettings) -> DraftPlan:
         policy = settings.policy_with(drafter=self.drafter is not None)

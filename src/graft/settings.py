@@ -97,8 +97,10 @@ class EngineSettings:
         for name in ("checkpoints", "thresholds", "kept"):
             if (given := getattr(self, name)) is not None:
                 object.__setattr__(self, name, _numbers(name, given))
-        # Settings that hang together are checked where they come together, if they are read.
-        self.plan(self.policy or "graft", self.budget or PRESETS.get(self.preset or "", 60))
+        # Settings that hang together are checked where they come together, if they are read: here
+        # if the budget is known, else by the engine, which knows the device.
+        if (budget := self.budget or PRESETS.get(self.preset or "")) is not None:
+            self.plan(self.policy or "graft", budget)
 
     def having(self, **changes: Any) -> EngineSettings:
         """These settings with those changes that are not None."""

@@ -44,6 +44,7 @@ class Target(Protocol):
     vocab_size: int
     max_context: int | None
     device: torch.device
+    openings: int  # how often it was opened, so that users can tell that others came between
 
     def open(self, slots: int, capacity: int) -> None:
         """Forget everything and make room for `slots` sequences of `capacity` tokens."""
@@ -110,6 +111,7 @@ class TransformersTarget:
         self._features: dict[int, Tensor] = {}
         self._hooks = list(self._hook(feature_layers))
         self._cache: KVCache | None = None
+        self.openings = 0
         self.layers = probe(self)
 
     @property
@@ -118,6 +120,7 @@ class TransformersTarget:
         return self._cache
 
     def open(self, slots: int, capacity: int) -> None:
+        self.openings += 1
         old = self._cache
         if old is not None and old.slots == slots and old.capacity >= capacity:
             old.lengths = [0] * slots  # same storage, no rows: nothing to allocate again

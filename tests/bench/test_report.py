@@ -78,14 +78,14 @@ class TestStructure:
         others = [replace(m, method="graft-unpruned") for m in graft]
         text = report(make_results([*plain, *graft, *others]))
         tables = text.partition("## Speed-up")[2]
-        assert max(len(line) for line in tables.splitlines() if line.startswith("|")) <= 180
+        assert max(len(line) for line in tables.splitlines() if line.startswith("|")) <= 160
         overview = text.partition("### temperature")[2].partition("With 95 %")[0]
         assert max(len(line) for line in overview.splitlines()) <= 100
 
     def test_a_value_cannot_break_a_table(self) -> None:
         text = report(make_results([make_plain()], command="graft bench a|b\n# c"))
         assert "| command " in text
-        assert "graft bench a\\|b # c |" in text
+        assert re.search(r"\| graft bench a\\\|b # c +\|\n", text)
 
     def test_nothing_measured(self) -> None:
         with pytest.raises(ValueError, match="no measurements"):
@@ -102,7 +102,7 @@ class TestWhatWasRun:
         assert found["drafters"] == "model small 4567"
         assert "warm: " in found["matrix"]
         assert "cold: " not in found["matrix"]
-        assert "2 answers to 1 prompts of 1 tasks" in text
+        assert "Answers: 2. Prompts: 1. Tasks: 1 (maths)." in text
 
     def test_a_run_that_was_killed_and_one_that_changed(self) -> None:
         runs = (ENVIRONMENT, {**ENVIRONMENT, "threads": 4})
@@ -116,7 +116,7 @@ class TestWhatWasRun:
         many = [make_plain(id=f"maths/{i}") for i in range(10)]
         few = [make_plain(task="code", id=f"code/{i}", turn=t) for i in range(9) for t in (0, 1)]
         text = report(make_results(many + few))
-        assert "intervals are too narrow: code." in text
+        assert "intervals are rough: code." in text
 
 
 class TestMain:

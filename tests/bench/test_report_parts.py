@@ -77,7 +77,7 @@ class TestRounds:
             )
         ]
         (rows,) = tables_of(report(make_results(answers)), "## Where drafting stopped")
-        assert [list(row.values())[2:] for row in rows] == [
+        assert [list(row.values())[3:] for row in rows] == [
             ["d0", "2", "50.0 %", "3.50", "1.50", "42.9 %"],  # 3 of 7
             ["d10", "1", "25.0 %", "6.00", "4.00", "66.7 %"],
             ["full", "1", "25.0 %", "4.00", "0.00", "0.0 %"],
@@ -151,9 +151,9 @@ class TestRounds:
 
     def test_counts(self) -> None:
         _, graft = synthetic(speed_up=1.5, items=12)
-        _, (row,) = tables_of(report(make_results(graft)), "## Accepted by source")
-        assert row["accepted draft"] == str(4 * len(graft))
-        assert row["released slots"] == str(10 * len(graft))
+        _, (nodes,), (slots,) = tables_of(report(make_results(graft)), "## Accepted by source")
+        assert nodes["accepted draft"] == str(4 * len(graft))
+        assert slots["released slots"] == str(10 * len(graft))
 
     def test_latency(self) -> None:
         answers = [

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from graft.bench.grouping import Column, Setting, grouped
+from graft.bench.grouping import SETTING, Column, Setting, grouped
 from graft.bench.measurement import Measurement
 from graft.bench.results import Results, differences
 from graft.bench.statistics import (
@@ -112,7 +112,7 @@ def _compared(a: list[Measurement], b: list[Measurement]) -> _Compared:
 def _table(both: dict[_Case, _Compared]) -> str:
     rows = [
         [
-            str(setting),
+            *setting.cells,
             str(column),
             _verdict(c.speed),
             with_range(c.speed, 3),
@@ -123,8 +123,8 @@ def _table(both: dict[_Case, _Compared]) -> str:
         ]
         for (setting, column), c in both.items()
     ]
-    header = ["setting", "case", "verdict", "tokens/s B/A", "tau B/A", "latency B/A"]
-    return table([*header, "prompts", "same answers"], rows, left=3)
+    header = [*SETTING, "case", "verdict", "tokens/s B/A", "tau B/A", "latency B/A"]
+    return table([*header, "prompts", "same answers"], rows, left=4)
 
 
 def _footnotes(both: dict[_Case, _Compared]) -> list[str]:

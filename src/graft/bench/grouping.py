@@ -13,6 +13,7 @@ from graft.bench.measurement import Measurement
 from graft.bench.statistics import by_prompt, prompt_of
 
 PLAIN = "plain"
+SETTING = ("T", "batch")
 
 
 class Setting(NamedTuple):
@@ -20,6 +21,11 @@ class Setting(NamedTuple):
 
     temperature: float
     batch: int
+
+    @property
+    def cells(self) -> tuple[str, str]:
+        """As cells of a table, below `SETTING`."""
+        return f"{self.temperature:g}", str(self.batch)
 
     def __str__(self) -> str:
         return f"temperature {self.temperature:g}, batch {self.batch}"

@@ -40,7 +40,7 @@ from graft.bench.statistics import (
 )
 from graft.bench.tables import NOTHING, figures, interval_of, number, table
 
-FEW: Final = 10  # prompts below which percentile intervals are known to be too narrow
+FEW: Final = 10  # prompts below which bootstrap intervals miss the truth too often
 
 _MATRIX: Final = {
     "cold": "cold: the matrix is empty at the start of every item and learns within it",
@@ -93,11 +93,12 @@ def _what_was_run(results: Results) -> str:
     found = results.measurements
     facts = [(name, _told(value)) for name, value in results.environment.items() if value != {}]
     prompts = len({(m.task, m.id) for m in found})
+    tasks = tasks_of(found)
     kinds = [words for name, words in _MATRIX.items() if name in {m.matrix for m in found}]
     lines = [
         "## What was run",
         table(["what", "value"], [*facts, ("matrix", "; ".join(kinds))], left=2),
-        f"{len(found)} answers to {prompts} prompts of {len(tasks_of(found))} tasks.",
+        f"Answers: {len(found)}. Prompts: {prompts}. Tasks: {len(tasks)} ({', '.join(tasks)}).",
         *_warnings(results),
     ]
     return "\n\n".join(lines)
@@ -125,7 +126,7 @@ def _warnings(results: Results) -> list[str]:
     tasks = tasks_of(results.measurements)
     few = [t for t in tasks if sum(task == t for task, _ in items) < FEW]
     if few:
-        told = f"fewer than {FEW} prompts, so their intervals are too narrow"
+        told = f"fewer than {FEW} prompts, so their intervals are rough"
         out.append(f"Tasks with {told}: {', '.join(few)}.")
     return out
 

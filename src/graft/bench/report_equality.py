@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import torch
 
-from graft.bench.grouping import PLAIN, Column, Group, Setting, plain_of
+from graft.bench.grouping import PLAIN, SETTING, Column, Group, Setting, plain_of
 from graft.bench.measurement import Measurement
 from graft.bench.methods import OUTSIDE
 from graft.bench.statistics import by_prompt
@@ -61,12 +61,12 @@ def sections(groups: Mapping[Setting, Group], environment: Mapping[str, Any]) ->
         notes += _notes(setting, column, verdict, allowed)
     if not rows:
         return ["## The same tokens as plain decoding", "Nothing was compared."]
-    header = ["setting", "case", "answers", "same", "excused", "different"]
+    header = [*SETTING, "case", "answers", "same", "excused", "different"]
     header += ["tokens", "near-ties", "allowed"]
     return [
         "## The same tokens as plain decoding",
         _rule(environment, precision),
-        table(header, rows, left=2),
+        table(header, rows, left=3),
         "\n".join(notes) if notes else "**No answer differs.**",
     ]
 
@@ -90,7 +90,7 @@ def _verdicts(groups: Mapping[Setting, Group]) -> Iterator[tuple[Setting, Column
 def _row(setting: Setting, column: Column, v: _Verdict, allowed: int | None) -> list[str]:
     counts = [v.compared, v.same, v.excused, len(v.different), v.tokens, v.excuses]
     return [
-        str(setting),
+        *setting.cells,
         str(column),
         *map(str, counts),
         NOTHING if allowed is None else str(allowed),

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from graft.bench.grouping import Column, Group, Setting
+from graft.bench.grouping import SETTING, Column, Group, Setting
 from graft.bench.measurement import Measurement
 from graft.bench.statistics import (
     Measure,
@@ -40,7 +40,9 @@ from graft.bench.tables import (
 )
 from graft.metrics import LAPS
 
-_CASE: Final = ("setting", "case")
+_CASE: Final = (*SETTING, "case")
+_NODES: Final = ("proposed_draft", "accepted_draft", "proposed_retrieved", "accepted_retrieved")
+_SLOTS: Final = ("kept_draft", "released_slots", "redirected", "empty_slots", "trimmed")
 _AT: Final = (0.5, 0.99)
 
 
@@ -74,7 +76,8 @@ def sections(groups: Mapping[Setting, Group]) -> list[str]:
             },
             shares=True,
         ),
-        _counts(cases),
+        _counts(cases, _NODES),
+        _counts(cases, _SLOTS),
         "## Latency in milliseconds",
         "Of answers: the whole answer, its first token, and each token after it.",
         _latency(cases),
@@ -91,8 +94,8 @@ def _table(sums: _Sums, measures: Mapping[str, Measure], *, shares: bool = False
     for setting, column, pairs in sums:
         found = [interval(pairs, alone(measure)) for measure in measures.values()]
         cells = [share_with_range(e) if shares else with_range(e) for e in found]
-        rows.append([str(setting), str(column), *cells])
-    return table([*_CASE, *measures], rows, left=2)
+        rows.append([*setting.cells, str(column), *cells])
+    return table([*_CASE, *measures], rows, left=3)
 
 
 def _stages(cases: _Cases) -> str:
@@ -110,9 +113,9 @@ def _stages(cases: _Cases) -> str:
             n, p, a = rounds[stage], proposed[stage], accepted[stage]
             numbers = [str(n), share(n / rounds.total()), number(p / n), number(a / n)]
             ratio = share(a / p) if p else NOTHING
-            rows.append([str(setting), str(column), stage, *numbers, ratio])
+            rows.append([*setting.cells, str(column), stage, *numbers, ratio])
     header = ["stage", "rounds", "share", "proposed/round", "accepted/round", "accepted ratio"]
-    return table([*_CASE, *header], rows, left=3) if rows else "No rounds were recorded."
+    return table([*_CASE, *header], rows, left=4) if rows else "No rounds were recorded."
 
 
 def _rounds(answers: Sequence[Measurement]) -> Iterator[tuple[str, int, int]]:
@@ -128,18 +131,13 @@ def _stage_order(stage: str) -> tuple[bool, int, str]:
     return (not digits.isdigit(), int(digits) if digits.isdigit() else 0, stage)
 
 
-def _counts(cases: _Cases) -> str:
-    names = ("proposed_draft", "accepted_draft", "proposed_retrieved", "accepted_retrieved")
-    more = ("released_slots", "redirected", "empty_slots", "trimmed")
+def _counts(cases: _Cases, names: Sequence[str]) -> str:
+    """Counters, added up."""
     rows = [
-        [
-            str(setting),
-            str(column),
-            *(str(sum(getattr(m, n) for m in answers)) for n in names + more),
-        ]
+        [*setting.cells, str(column), *(str(sum(getattr(m, n) for m in answers)) for n in names)]
         for setting, column, answers in cases
     ]
-    return table([*_CASE, *(n.replace("_", " ") for n in names + more)], rows, left=2)
+    return table([*_CASE, *(n.replace("_", " ") for n in names)], rows, left=3)
 
 
 def _latency(cases: _Cases) -> str:
@@ -151,8 +149,8 @@ def _latency(cases: _Cases) -> str:
             token_intervals(answers),
         )
         cells = [milliseconds(v) for kind in kinds for v in quantiles(kind, _AT)]
-        rows.append([str(setting), str(column), str(len(answers)), *cells])
+        rows.append([*setting.cells, str(column), str(len(answers)), *cells])
     header = ["answers"] + [
         f"{kind} {at}" for kind in ("answer", "first token", "token") for at in ("P50", "P99")
     ]
-    return table([*_CASE, *header], rows, left=2)
+    return table([*_CASE, *header], rows, left=3)

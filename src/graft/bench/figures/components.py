@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from graft.bench.figures.data import Data, Missing, Series, estimate, of_task
+from graft.bench.figures.data import Data, Missing, Series, estimate, of_task, value
 from graft.bench.figures.style import INK, WIDTH, legend_below, new_figure, whiskers
 from graft.bench.grouping import tasks_of
 from graft.bench.measurement import Measurement
@@ -37,10 +38,14 @@ def draw(data: Data) -> Figure:
     Raises:
         Missing: with fewer than two of the methods.
     """
-    series = _components(data)
-    if len(series) < 2:
-        raise Missing("fewer than two of graft, graft-unpruned, pruned, dense and retrieval")
     plain = data.plain(data.setting)
+    series = {
+        label: answers
+        for label, answers in _components(data).items()
+        if not math.isnan(value(answers, alone(tau), plain or None))
+    }
+    if len(series) < 2:
+        raise Missing("no rounds of two of graft, graft-unpruned, pruned, dense and retrieval")
     tasks = tasks_of(m for answers in series.values() for m in answers)
     rows = [*tasks, *([ALL] if len(tasks) > 1 else [])]
     figure, axes = new_figure(
@@ -67,17 +72,16 @@ def draw(data: Data) -> Figure:
 
 
 def _components(data: Data) -> Series:
-    """The methods by label, of one drafter and of none."""
-    by_drafter: dict[str, Series] = {}
-    for label, answers in data.series(data.setting).items():
-        drafter, _, policy = answers[0].method.rpartition(":")
-        if policy in PARTS:
-            by_drafter.setdefault(drafter, {})[label] = answers
-    best = max(by_drafter, key=lambda d: (len(by_drafter[d]), d == ""), default="")
-    chosen = by_drafter.get(best, {}).keys() | {
-        label for label, ms in by_drafter.get("", {}).items() if ms[0].method == "retrieval"
+    """The methods by label: retrieval, and those of one drafter."""
+    series = data.series(data.setting)
+    names = {label: ms[0].method.rpartition(":") for label, ms in series.items()}
+    drafting = [d for d, _, policy in names.values() if policy in PARTS and policy != "retrieval"]
+    best = max(drafting, key=lambda d: (drafting.count(d), d == ""), default="")
+    return {
+        label: series[label]
+        for label, (drafter, _, policy) in names.items()
+        if policy in PARTS and (drafter == best or policy == "retrieval")
     }
-    return {label: ms for label, ms in data.series(data.setting).items() if label in chosen}
 
 
 def _panel(
@@ -99,7 +103,7 @@ def _panel(
             for row in rows
         ]
         places = [i + shift for i in range(len(rows))]
-        values = [e.value or 0.0 for e in estimates]
+        values = [math.nan if e.value is None else e.value for e in estimates]
         ax.barh(places, values, height, **data.styles[label].bars, label=f"{label} ({part})")
         whiskers(ax.hlines, places, [(e.low, e.high) for e in estimates])
     ax.tick_params(axis="y", length=0)

@@ -31,9 +31,9 @@ def draw(data: Data) -> Figure:
         Missing: without plain decoding, or without another method.
     """
     data.require_plain()
-    settings = [s for s, group in data.groups.items() if data.plain(s) and len(group) > 1]
+    settings = [s for s in data.groups if _compares(data, s)]
     if not settings:
-        raise Missing("no method was run beside plain decoding")
+        raise Missing("no method can be compared with plain decoding on the same prompts")
     columns = min(COLUMNS, len(settings))
     rows = -(-len(settings) // columns)
     figure, axes = new_figure(
@@ -59,6 +59,13 @@ def draw(data: Data) -> Figure:
             ax.tick_params(axis="x", labelbottom=True)
     legend_below(figure, axes)
     return figure
+
+
+def _compares(data: Data, setting: Setting) -> bool:
+    """Whether any method has a speed-up."""
+    plain = data.plain(setting)
+    others = [ms for ms in data.groups[setting].values() if ms[0].method != PLAIN]
+    return any(not math.isnan(value(ms, speed_up, plain)) for ms in others)
 
 
 def _panel(ax: Axes, data: Data, setting: Setting) -> None:
