@@ -186,6 +186,15 @@ def test_a_method_looks_the_same_in_all_figures_and_its_variants_alike(
     assert cold.bars["facecolor"] != warm.bars["facecolor"]
 
 
+def test_the_main_column_of_a_method_is_the_filled_one() -> None:
+    answers = make_run(("graft",), ("chat",), 2, warm=("graft",))
+    more_cold = [m for m in answers if m.matrix == "cold" or m.id == "chat-0"]
+    for run, main in ((answers, "graft warm"), (more_cold, "graft cold")):
+        styles = Data(run).styles
+        assert [label for label, style in styles.items() if style.fill == "full"] == [main]
+        assert len(styles) == 2
+
+
 def test_texts_of_a_crowded_figure_do_not_overlap() -> None:
     answers = make_run((*METHODS, "hf-lookup"), [f"task-{i}" for i in range(15)], 2)
     figure = components.draw(Data(answers))

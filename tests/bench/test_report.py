@@ -163,11 +163,16 @@ class TestMain:
         assert "Plain decoding was not run here, so there is no speed-up." in text
         assert "Nothing was compared." in text
 
-    def test_a_method_without_rounds_has_no_tau(self) -> None:
-        rounds = ("round_tokens", "round_stages", "round_draft", "round_retrieved")
-        hf = make_plain(method="hf", rounds=0, decode_seconds=2.0, **{n: [] for n in rounds})
-        overview, _ = tables_of(report(make_results([make_plain(), hf])), "## Speed-up / tau")
-        assert overview[-1]["hf"] == "0.50 / -"
+    @pytest.mark.parametrize(("rounds", "told"), [(0, "-"), (5, "2.00")])
+    def test_methods_from_outside_tell_tau_alone(self, rounds: int, told: str) -> None:
+        lists = ("round_tokens", "round_stages", "round_draft", "round_retrieved")
+        hf = make_plain(method="hf", rounds=rounds, tau=2.0, decode_seconds=2.0,
+                        **{name: [] for name in lists})  # fmt: skip
+        text = report(make_results([make_plain(), hf]))
+        overview, _ = tables_of(text, "## Speed-up / tau")
+        assert overview[-1]["hf"] == f"0.50 / {told}"
+        ((_, row),) = tables_of(text, "## Work per token")
+        assert (row["case"], row["rows/token"], row["draft steps/token"]) == ("hf", "-", "-")
 
 
 class TestLooping:

@@ -40,7 +40,7 @@ class TestEquality:
             {"token_ids": list(range(9)), "completion_tokens": 9},
         )
         assert (row["answers"], row["same"], row["excused"], row["different"]) == tuple("5113")
-        assert int(row["tokens"]) == 11 + 11 + 7 + 7 + 9
+        assert int(row["tokens"]) == 11 + 8 + 8 + 8 + 10
         assert "3 answers differ" in text
         assert "maths maths/2 turn 0 at token 7" in text
         assert "maths maths/4 turn 0 at token 9" in text

@@ -156,6 +156,7 @@ class TestBroken:
             (_changed(seconds={"draft": "1"}), "line 5: field seconds .* no dict"),
             (_changed(difference="no"), "line 5: field difference is 'no'"),
             (_changed(seed=2, round_tokens=[2]), "line 5: its lists of rounds"),
+            (_changed(seed=2, rounds=4), "line 5: field rounds is 4, but it tells of 5 rounds"),
         ],
     )
     def test_a_wrong_line_is_named(self, tmp_path: Path, line: str, told: str) -> None:

@@ -60,6 +60,8 @@ class TestByHand:
             lookups=10,
             hits=0,
             trimmed=1,
+            tau=5.0,
+            rounds=1,
             seconds={"draft": 0.1, "verify": 0.4},
             round_tokens=[5],
             round_stages=["full"],

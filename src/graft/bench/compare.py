@@ -13,12 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from graft.bench.grouping import SETTING, Column, Setting, grouped
+from graft.bench.grouping import SETTING, Column, Setting, by_prompt, grouped
 from graft.bench.measurement import Measurement
 from graft.bench.results import Results, differences
 from graft.bench.statistics import (
     Estimate,
-    by_prompt,
     interval,
     mean_latency,
     pair,

@@ -1,5 +1,5 @@
 """Grouping: the answers of a file by setting (temperature, batch) and column (method, budget,
-matrix), each beside plain decoding of the same setting.
+matrix), each beside plain decoding of the same setting; and which prompt an answer is to.
 
 It knows no statistics.
 """
@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from graft.bench.measurement import Measurement
-from graft.bench.statistics import by_prompt, prompt_of
 
 PLAIN = "plain"
 SETTING = ("T", "batch")
@@ -52,6 +51,28 @@ def setting_of(m: Measurement) -> Setting:
 
 def column_of(m: Measurement) -> Column:
     return Column(m.method, m.budget, m.matrix)
+
+
+def prompt_of(m: Measurement) -> tuple[str, str, int, int]:
+    """What two answers must share to be paired; the seed is part of what was asked."""
+    return (m.task, m.id, m.turn, m.seed)
+
+
+def by_prompt(answers: Iterable[Measurement]) -> dict[tuple[str, str, int, int], Measurement]:
+    """Answers by prompt.
+
+    Raises:
+        ValueError: for two answers to one prompt, which belong to different cases.
+    """
+    out: dict[tuple[str, str, int, int], Measurement] = {}
+    for m in answers:
+        other = out.setdefault(prompt_of(m), m)
+        if other is not m:
+            raise ValueError(
+                f"two answers to {m.task} {m.id} turn {m.turn}, {other.case} and {m.case}: give "
+                "the answers of one case"
+            )
+    return out
 
 
 def grouped(measurements: Iterable[Measurement]) -> dict[Setting, Group]:

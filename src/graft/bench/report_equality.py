@@ -13,10 +13,9 @@ from typing import Any, Final
 
 import torch
 
-from graft.bench.grouping import PLAIN, SETTING, Column, Group, Setting, plain_of
+from graft.bench.grouping import PLAIN, SETTING, Column, Group, Setting, by_prompt, plain_of
 from graft.bench.measurement import Measurement
 from graft.bench.methods import OUTSIDE
-from graft.bench.statistics import by_prompt
 from graft.bench.tables import NOTHING, table
 from graft.exactness import PRECISIONS, Precision
 
@@ -30,22 +29,22 @@ class _Verdict:
     compared: int = 0
     same: int = 0
     excused: int = 0
-    tokens: int = 0  # output positions compared, up to a difference
+    tokens: int = 0  # output positions compared: up to the first difference of an answer
     excuses: int = 0  # near-ties
     different: list[str] = field(default_factory=list)  # where
 
     def look(self, m: Measurement, plain: Measurement) -> None:
         """Count one answer."""
-        place = m.difference
-        explained = m.token_ids == plain.token_ids or m.excused > 0
-        if place is None and not explained:
-            place = _first_difference(m.token_ids, plain.token_ids)
+        same = m.token_ids == plain.token_ids
+        parted = m.difference
+        if parted is None:
+            parted = _first_difference(m.token_ids, plain.token_ids)
         self.compared += 1
         self.excuses += m.excused
-        self.tokens += m.completion_tokens if place is None else place
-        if place is not None:
-            self.different.append(f"{m.task} {m.id} turn {m.turn} at token {place}")
-        elif m.token_ids == plain.token_ids:
+        self.tokens += min(parted + 1, len(plain.token_ids))
+        if m.difference is not None or not (same or m.excused):
+            self.different.append(f"{m.task} {m.id} turn {m.turn} at token {parted}")
+        elif same:
             self.same += 1
         else:
             self.excused += 1

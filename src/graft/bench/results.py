@@ -141,6 +141,10 @@ def _check(measurement: Measurement) -> None:
     lengths = {name: len(getattr(measurement, name)) for name in _ROUNDS}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"its lists of rounds are not of one length: {lengths}")
+    # Methods from outside count rounds without telling of each.
+    told = len(measurement.round_tokens)
+    if told and told != measurement.rounds:
+        raise ValueError(f"field rounds is {measurement.rounds}, but it tells of {told} rounds")
 
 
 def _called(kind: Any) -> str:

@@ -22,6 +22,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from graft.bench.grouping import by_prompt
 from graft.bench.measurement import Measurement
 from graft.metrics import LAPS
 
@@ -32,6 +33,7 @@ _NORMAL: Final = NormalDist()
 _FIELDS: Final = (
     "decode_seconds",
     "latency_seconds",
+    "rounds",
     "draft_steps",
     "proposed_draft",
     "proposed_retrieved",
@@ -40,7 +42,15 @@ _FIELDS: Final = (
     "lookups",
     "hits",
 )
-NAMES: Final = ("answers", "later_tokens", "committed", "rounds", *_FIELDS, *LAPS)
+NAMES: Final = (
+    "answers",
+    "later_tokens",
+    "committed",
+    "recorded",
+    "recorded_rounds",
+    *_FIELDS,
+    *LAPS,
+)
 
 # Totals over answers by name (NAMES), each float64 [] or [resamples].
 Sums = Mapping[str, Tensor]
@@ -93,28 +103,6 @@ class Estimate:
     items: int
 
 
-def prompt_of(m: Measurement) -> tuple[str, str, int, int]:
-    """What two answers must share to be paired; the seed is part of what was asked."""
-    return (m.task, m.id, m.turn, m.seed)
-
-
-def by_prompt(answers: Iterable[Measurement]) -> dict[tuple[str, str, int, int], Measurement]:
-    """Answers by prompt.
-
-    Raises:
-        ValueError: for two answers to one prompt, which belong to different cases.
-    """
-    out: dict[tuple[str, str, int, int], Measurement] = {}
-    for m in answers:
-        other = out.setdefault(prompt_of(m), m)
-        if other is not m:
-            raise ValueError(
-                f"two answers to {m.task} {m.id} turn {m.turn}, {other.case} and {m.case}: give "
-                "the answers of one case"
-            )
-    return out
-
-
 def pair(own: Iterable[Measurement], base: Iterable[Measurement] | None = None) -> Pairs:
     """Pair the answers of one case with those of another; without `base`, with themselves.
 
@@ -150,7 +138,10 @@ def _numbers(m: Measurement) -> list[float]:
     later = max(m.completion_tokens - 1, 0)
     fields = [float(getattr(m, name)) for name in _FIELDS]
     parts = [m.seconds.get(part, 0.0) for part in LAPS]
-    return [1.0, later, sum(m.round_tokens), len(m.round_tokens), *fields, *parts]
+    recorded = sum(m.round_tokens)
+    # Methods from outside tell no single rounds; their tau is all there is.
+    committed = recorded if m.round_tokens else m.tau * m.rounds
+    return [1.0, later, committed, recorded, len(m.round_tokens), *fields, *parts]
 
 
 def interval(
@@ -247,12 +238,12 @@ def mean_latency(sums: Sums) -> Tensor:
 
 def draft_steps_per_token(sums: Sums) -> Tensor:
     """Expanding forwards of the draft model per committed token."""
-    return sums["draft_steps"] / sums["committed"]
+    return sums["draft_steps"] / sums["recorded"]
 
 
 def verified_rows_per_token(sums: Sums) -> Tensor:
     """Rows in the target's forwards, the root of each round included, per committed token."""
-    return (_proposed(sums) + sums["rounds"]) / sums["committed"]
+    return (_proposed(sums) + sums["recorded_rounds"]) / sums["recorded"]
 
 
 def draft_accept_ratio(sums: Sums) -> Tensor:

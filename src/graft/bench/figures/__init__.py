@@ -45,7 +45,8 @@ def draw_all(
     """Draw every figure that the measurements allow.
 
     Args:
-        folder: where the files go; it is made. Files are replaced whole.
+        folder: where the files go; it is made. Files are replaced whole; those of an earlier run
+            stay where a figure is left out.
         task_kinds: for a figure of them: accepted retrieved tokens per kind, for each case by its
             label (a method, or any other name).
         notes: gets a line for each figure that is left out, saying why.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from graft.bench.figures.style import order_of, styles_for
 from graft.bench.grouping import Column, Setting, column_of, grouped, plain_of, setting_of, tasks_of
@@ -37,11 +37,12 @@ class Data:
     def __init__(self, measurements: Sequence[Measurement]) -> None:
         self.tasks = tasks_of(measurements)
         self.groups = grouped(measurements)
-        self._labels = _labels({column_of(m) for m in measurements})
+        counts = Counter(map(column_of, measurements))
+        self._main = _main_columns(counts)
+        self._labels = _labels(counts.keys(), self._main)
         self.styles = styles_for({label: column.method for column, label in self._labels.items()})
         settings = Counter(map(setting_of, measurements))
         self.setting = min(settings, key=lambda s: (-settings[s], s), default=Setting(0.0, 1))
-        self._main = _main_columns(Counter(map(column_of, measurements)))
 
     def series(self, setting: Setting, *, main: bool = True) -> Series:
         """The columns of a setting, by label; `main`: one per method."""
@@ -118,15 +119,15 @@ def _main_columns(counts: Counter[Column]) -> set[Column]:
     return set({column.method: column for column in ascending}.values())
 
 
-def _labels(columns: set[Column]) -> dict[Column, str]:
-    """A label per column, in the order of legends; of one method the warm column first."""
+def _labels(columns: Collection[Column], main: set[Column]) -> dict[Column, str]:
+    """A label per column, in the order of legends; of one policy the main columns first."""
     budgets: dict[str, set[int]] = defaultdict(set)
     matrices: dict[str, set[str]] = defaultdict(set)
     for column in columns:
         budgets[column.method].add(column.budget)
         matrices[column.method].add(column.matrix)
     labels = {}
-    for c in sorted(columns, key=lambda c: (order_of(c.method), -c.budget, c.matrix != "warm")):
+    for c in sorted(columns, key=lambda c: (order_of(c.method)[0], c not in main, *c)):
         budget = f" K={c.budget}" if len(budgets[c.method]) > 1 else ""
         matrix = f" {c.matrix}" if len(matrices[c.method]) > 1 else ""
         labels[c] = f"{c.method}{budget}{matrix}"
