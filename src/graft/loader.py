@@ -65,6 +65,7 @@ def load(
     except TypeError as error:
         known = ", ".join(EngineSettings.__dataclass_fields__)
         raise ValueError(f"{', '.join(settings)}: supported engine settings are {known}") from error
+    _check_plan(engine_settings, model, device)
     warm = _has_matrix(matrix, engine_settings)
     files = [templates] if isinstance(templates, str | Path) else list(templates)
     shapes = [load_template(path) for path in files]
@@ -112,6 +113,20 @@ def load(
     if made is not None:
         self_test(engine)
     return engine
+
+
+def _check_plan(
+    settings: EngineSettings, model: str | Path | PreTrainedModel, device: str | torch.device
+) -> None:
+    """Refuse numbers that do not fit together before a model is read."""
+    if isinstance(model, PreTrainedModel):
+        kind = model.device.type
+    elif device == "auto":
+        kind = "cuda" if torch.cuda.is_available() else "cpu"
+    else:
+        kind = str(device).partition(":")[0]  # whether there is one is seen when it is needed
+    policy = settings.policy or "graft"
+    settings.plan(policy, settings.budget_on(policy, kind))
 
 
 def _has_matrix(path: str | Path | None, settings: EngineSettings) -> bool:

@@ -25,7 +25,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
         ("--thresholds 0.3", "thresholds=(0.3,)"),
         ("--thresholds nan,nan,nan", "thresholds=(nan, nan, nan)"),
         ("--checkpoints 0,0", "checkpoints=(0, 0)"),
-        ("--kept 99,99,99", "kept=(99, 99, 99, 60)"),
+        ("--kept 99,99,99", "kept=(99, 99, 99, 4)"),
         ("--preset paper-61", "preset='paper-61'"),
         ("--policy fastest", "fastest"),
         ("--drafter medusa", "medusa"),

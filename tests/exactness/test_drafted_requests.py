@@ -70,11 +70,11 @@ def test_a_request_with_a_matrix_of_its_own_is_the_same_alone() -> None:
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_a_second_turn_is_a_fresh_run(drafter: str) -> None:
     for prompt in PROMPTS[1:]:
+        fresh = turn(engine(DRAFTERS[drafter]()), prompt)
         made = engine(DRAFTERS[drafter]())
         first = turn(made, prompt[:-2])
         # The head knows these prompts' answers by heart: it must find its way back to them.
         second = turn(made, prompt)
-        fresh = turn(engine(DRAFTERS[drafter]()), prompt)
         longer = turn(made, [*prompt, *second.token_ids, 9, 8])
         assert second.usage.cached_tokens >= len(prompt) - 4
         assert longer.usage.cached_tokens >= len(prompt) + len(second.token_ids) - 3
