@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from graft.drafters.base import Drafter
 from graft.drafters.loading import DrafterKind, load_drafter
 from graft.engine import Engine
+from graft.matrix import AdjacencyMatrix
 from graft.matrix_file import load_matrix, matrix_exists
-from graft.models import ModelError, load_model
+from graft.models import LoadedModel, ModelError, load_model
 from graft.self_test import self_test
 from graft.settings import EngineSettings
 from graft.target import TransformersTarget
@@ -87,30 +89,46 @@ def load(
         cpu_weights=cpu_weights,
         progress=progress,
     )
-    layers = made.feature_layers if made else ()
+    start = None
+    if matrix is not None and warm:
+        start = load_matrix(matrix, loaded.fingerprint, device=loaded.model.device)
+    _check_ranks(files, shapes, engine_settings.k if start is None else start.k)
+    return make_engine(loaded, made, engine_settings, shapes, start, matrix)
+
+
+def make_engine(
+    loaded: LoadedModel,
+    drafter: Drafter | None,
+    settings: EngineSettings,
+    templates: Sequence[Template] = (),
+    matrix: AdjacencyMatrix | None = None,
+    matrix_file: str | Path | None = None,
+) -> Engine:
+    """An engine over a loaded model and drafter; a drafter is tested shortly.
+
+    Raises:
+        ValueError: for a model that cannot be shown a tree, and settings that do not fit.
+    """
+    layers = drafter.feature_layers if drafter is not None else ()
     try:
         target = TransformersTarget(
             loaded.model, feature_layers=layers, max_context=loaded.max_context
         )
     except ValueError as error:
         raise ModelError(f"{loaded.name} is refused: {error}") from error
-    start = None
-    if matrix is not None and warm:
-        start = load_matrix(matrix, loaded.fingerprint, device=target.device)
-    _check_ranks(files, shapes, engine_settings.k if start is None else start.k)
     engine = Engine(
         target,
         loaded.tokenizer,
         name=loaded.name,
         token_count=loaded.token_count,
         eos_token_ids=loaded.eos_token_ids,
-        settings=engine_settings,
-        drafter=made,
-        templates=shapes,
-        matrix=start,
-        matrix_file=matrix,
+        settings=settings,
+        drafter=drafter,
+        templates=templates,
+        matrix=matrix,
+        matrix_file=matrix_file,
     )
-    if made is not None:
+    if drafter is not None:
         self_test(engine)
     return engine
 

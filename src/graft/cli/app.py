@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from graft.cli.bench import bench_app
 from graft.cli.chat import chat_command
 from graft.cli.demo import demo_command
 from graft.cli.generate import generate_command
@@ -43,6 +44,7 @@ app.command("demo")(demo_command)
 app.command("verify")(verify_command)
 app.command("trace")(trace_command)
 app.command("models")(models_command)
+app.add_typer(bench_app, name="bench")
 app.add_typer(matrix_app, name="matrix")
 app.add_typer(heads_app, name="heads")
 

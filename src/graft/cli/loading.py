@@ -6,7 +6,7 @@ library inside its functions, and after the first note: the import takes seconds
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from graft.cli.notes import held_warnings, progress_notes
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from graft.engine import Engine
     from graft.sampling_params import SamplingParams
 
-__all__ = ["load_engine", "sampling_params"]
+__all__ = ["load_engine", "numbers", "plain_values", "sampling_params"]
 
 # Options of the same name as a field of SamplingParams ...
 _SAMPLING: Final = (
@@ -93,23 +93,35 @@ def load_engine(values: Mapping[str, Any], *, quiet: bool = False) -> Engine:
     with held_warnings(quiet=quiet), progress_notes(f"loading {model}", quiet=quiet) as progress:
         from graft.loader import load
 
-        chosen = {
-            name: _plain(values[name])
-            for name in _LOADING + _ENGINE
-            if values.get(name) is not None
-        }
-        for name, kind in _NUMBERS.items():
-            if (text := values.get(name)) is not None:
-                chosen[name] = _numbers(name, text, kind)
+        chosen = plain_values(values, _LOADING + _ENGINE + tuple(_NUMBERS))
         return load(model, templates=values.get("template") or (), progress=progress, **chosen)
 
 
-def _plain(value: Any) -> Any:
-    """A choice of an option as the plain text that the library takes."""
-    return str(value) if isinstance(value, str) else value
+def plain_values(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Values of options as the library takes them, without those that are None.
+
+    Raises:
+        ValueError: for a list of numbers that is none.
+    """
+    out: dict[str, Any] = {}
+    for name in names:
+        value = values.get(name)
+        if value is not None:
+            # A choice of an option is a text of a class of its own.
+            value = str(value) if isinstance(value, str) else value
+            out[name] = numbers(name, value, _NUMBERS[name]) if name in _NUMBERS else value
+    return out
 
 
-def _numbers(name: str, text: str, kind: type[int] | type[float]) -> tuple[float, ...]:
+def numbers(name: str, text: str, kind: type[int] | type[float]) -> tuple[Any, ...]:
+    """Numbers with commas between them.
+
+    Args:
+        name: of the option, without the dashes.
+
+    Raises:
+        ValueError: naming the option.
+    """
     try:
         return tuple(kind(part) for part in text.split(",")) if text.strip() else ()
     except ValueError:

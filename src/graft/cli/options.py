@@ -48,6 +48,11 @@ class MatrixScope(StrEnum):
     file = "file"
 
 
+class MatrixState(StrEnum):
+    cold = "cold"
+    warm = "warm"
+
+
 class PromptLearning(StrEnum):
     text = "text"
     logits = "logits"

@@ -87,6 +87,15 @@ def _check(
         raise ValueError(f"drafter={kind!r} needs {needed}: name the checkpoint to load")
 
 
+def kind_of(head: str | Path) -> DrafterKind:
+    """The kind of drafter that a checkpoint is, as `load_drafter` will find.
+
+    Raises:
+        ValueError: where there is no such checkpoint.
+    """
+    return _kind_of(find_folder(head))
+
+
 def _kind_of(folder: Path) -> DrafterKind:
     """What a head's own config says it is; its loader says what is wrong with it."""
     try:

@@ -1,0 +1,233 @@
+"""A benchmark from its settings to its files: results.jsonl, report.md, figures.
+
+It joins the parts; what they do is theirs. Mistakes in suites, methods and folders are found
+before a model is loaded.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from graft.bench.environment import environment
+from graft.bench.item import Item, prompts_hash
+from graft.bench.kinds import token_kinds
+from graft.bench.measurement import Measurement
+from graft.bench.methods import Case, cases_of, parse_method
+from graft.bench.report import report
+from graft.bench.results import Results, ResultsWriter, read_results
+from graft.bench.runner import MatrixState, Plan, Runner
+from graft.bench.selection import select_items
+from graft.bench.suite import builtin_suite, read_suite
+from graft.drafters.loading import load_drafter
+from graft.engine import Engine
+from graft.loader import make_engine
+from graft.models import LoadedModel, load_model
+from graft.settings import EngineSettings
+
+CODE_TASKS = ("code", "humaneval", "mbpp", "lcc", "repobench_p", "repobench-p")
+_BY_LENGTH = ("max_prompt_tokens", "min_prompt_tokens")
+
+
+@dataclass(frozen=True)
+class BenchSettings:
+    """What to run.
+
+    Attributes:
+        suites: files and folders; none takes the built-in prompts.
+        selection: settings of `graft.bench.selection.select_items`.
+        methods: by name (`graft.bench.methods`).
+        heads, draft_model: checkpoints of the drafters; the first one given is the default.
+        model: settings of `load_model`.
+        engine: settings of `EngineSettings` that all methods share.
+    """
+
+    suites: Sequence[Path] = ()
+    selection: Mapping[str, Any] = field(default_factory=dict)
+    methods: Sequence[str] = ("plain", "retrieval")
+    budgets: Sequence[int] = (4,)
+    temperatures: Sequence[float] = (0.0,)
+    batches: Sequence[int] = (1,)
+    max_new_tokens: int = 128
+    seed: int = 0
+    matrix: MatrixState = "warm"
+    heads: Sequence[str] = ()
+    draft_model: str | None = None
+    model: Mapping[str, Any] = field(default_factory=dict)
+    engine: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.methods:
+            raise ValueError("no method is given: name one or more, as in plain,retrieval")
+        if empty := [n for n in ("budgets", "temperatures", "batches") if not getattr(self, n)]:
+            raise ValueError(f"{empty[0]} is empty: give one number or more")
+        for name in ("budgets", "batches"):
+            if bad := [n for n in getattr(self, name) if n < 1]:
+                raise ValueError(f"{name} holds {bad[0]}: numbers from 1 on are supported")
+        if bad_heat := [t for t in self.temperatures if not 0 <= t <= 10]:
+            raise ValueError(f"temperature {bad_heat[0]}: 0 (greedy) to 10 is supported")
+        if self.max_new_tokens < 2:
+            raise ValueError(
+                "max_new_tokens is under 2: speed is that of the tokens after the first"
+            )
+        if len(set(self.methods)) != len(self.methods):
+            raise ValueError("a method is given twice")
+
+    def cases(self, drafters: Sequence[str]) -> list[Case]:
+        """All combinations; Transformers' own methods answer one prompt at a time."""
+        methods = [parse_method(text, drafters) for text in self.methods]
+        cases = cases_of(methods, self.budgets, self.temperatures, self.batches)
+        return [c for c in cases if c.method.policy is not None or c.batch == 1]
+
+
+def read_items(settings: BenchSettings) -> list[Item]:
+    """The suite, checked, before lengths are known."""
+    early = {k: v for k, v in settings.selection.items() if k not in _BY_LENGTH and k != "limit"}
+    if settings.suites:
+        return read_suite(settings.suites, **early)
+    return select_items(builtin_suite(), **early)
+
+
+@dataclass
+class Opened:
+    """A benchmark that is ready to run."""
+
+    runner: Runner
+    loaded: LoadedModel
+    answers: int  # measurements that will be there at the end
+
+
+@contextmanager
+def opened(
+    settings: BenchSettings,
+    folder: Path,
+    *,
+    command: Sequence[str] = (),
+    resume: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> Iterator[Opened]:
+    """Load everything and open the results of a run.
+
+    Raises:
+        ValueError: for anything that is wrong with settings, suites, models or files.
+    """
+    items = read_items(settings)
+    kinds = _kinds_named(settings)
+    settings.cases(kinds)  # wrong names are said before a model is read
+    loaded = load_model(**settings.model, progress=progress)
+
+    def count(text: str) -> int:
+        return len(loaded.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    late = {k: v for k, v in settings.selection.items() if k in (*_BY_LENGTH, "limit")}
+    items = select_items(items, **late, count=count)
+    engines, checkpoints = _engines(settings, loaded, progress)
+    drafters = [kind for kind in engines if kind is not None]
+    cases = settings.cases(drafters)
+    told = environment(
+        loaded,
+        checkpoints,
+        prompts_hash=prompts_hash(items),
+        settings=_as_plain(settings, cases),
+        command=command,
+    )
+    plan = Plan(items, cases, settings.max_new_tokens, settings.seed, settings.matrix)
+
+    def unpacked() -> PreTrainedModel:
+        if progress is not None:
+            progress("loading the model once more, as Transformers runs it")
+        return load_model(**{**settings.model, "cpu_weights": "fp32"}).model
+
+    answers = sum(len(item.turns) for item in items) * len(cases)
+    with ResultsWriter(folder / "results.jsonl", told, resume=resume) as writer:
+        yield Opened(Runner(plan, engines, unpacked, writer, folder), loaded, answers)
+
+
+def write_outputs(folder: Path, tokenizer: Any, *, figures: bool) -> tuple[Results, list[str]]:
+    """report.md and the figures, from results.jsonl; the results, and notes on what is left out."""
+    results = read_results(folder / "results.jsonl")
+    notes: list[str] = []
+    text = report(results)
+    if figures:
+        from graft.bench.figures import draw_all
+
+        kinds = retrieved_kinds(results.measurements, tokenizer) if tokenizer is not None else {}
+        drawn = draw_all(results.measurements, folder / "figures", task_kinds=kinds, notes=notes)
+        pictures = [path for path in drawn if path.suffix == ".png"]
+        links = [f"![{path.stem}](figures/{path.name})" for path in pictures]
+        text = "\n\n".join([text.rstrip(), *(["## Figures", *links] if links else [])]) + "\n"
+    _write(folder / "report.md", text)
+    return results, notes
+
+
+def retrieved_kinds(
+    measurements: Sequence[Measurement], tokenizer: Any
+) -> dict[str, dict[str, int]]:
+    """What the retrieved tokens that were accepted in code are, per method."""
+    out: dict[str, Counter[str]] = {}
+    for line in measurements:
+        if line.task not in CODE_TASKS or "r" not in line.sources:
+            continue
+        texts = [tokenizer.decode([token]) for token in line.token_ids]
+        kinds = zip(token_kinds(texts), line.sources, strict=True)
+        counts = out.setdefault(line.method, Counter())
+        counts.update(kind for kind, source in kinds if source == "r")
+    return {method: dict(counts) for method, counts in out.items()}
+
+
+def _kinds_named(settings: BenchSettings) -> list[str]:
+    """Kinds of the drafters as far as names tell; a head's own files say which it is."""
+    from graft.drafters.loading import kind_of
+
+    kinds: list[str] = [kind_of(head) for head in settings.heads]
+    if settings.draft_model is not None:
+        kinds.append("model")
+    if len(set(kinds)) != len(kinds):
+        raise ValueError("two drafters of one kind are given: a run takes one of each")
+    return kinds
+
+
+def _engines(
+    settings: BenchSettings, loaded: LoadedModel, progress: Callable[[str], None] | None
+) -> tuple[dict[str | None, Engine], dict[str, str]]:
+    """An engine per drafter and one without, over the same model; and the checkpoints."""
+    weights = settings.model.get("cpu_weights", "auto")
+    asked: list[dict[str, Any]] = [{"head": head} for head in settings.heads]
+    if settings.draft_model is not None:
+        asked.append({"draft_model": settings.draft_model})
+    shared = EngineSettings(**settings.engine, max_batch=max(settings.batches))
+    engines: dict[str | None, Engine] = {}
+    checkpoints: dict[str, str] = {}
+    for one in asked:
+        drafter = load_drafter(loaded, **one, cpu_weights=weights, progress=progress)
+        assert drafter is not None
+        engines[drafter.name] = make_engine(loaded, drafter, shared)
+        checkpoints[drafter.name] = str(*one.values())
+    engines[None] = make_engine(loaded, None, shared)
+    return engines, checkpoints
+
+
+def _as_plain(settings: BenchSettings, cases: Sequence[Case]) -> dict[str, Any]:
+    return {
+        "max_new_tokens": settings.max_new_tokens,
+        "seed": settings.seed,
+        "matrix": settings.matrix,
+        "engine": {k: v for k, v in settings.engine.items() if v is not None},
+        "cases": [f"{c.method.name} K={c.budget} T={c.temperature:g} B={c.batch}" for c in cases],
+    }
+
+
+def _write(path: Path, text: str) -> None:
+    part = path.with_suffix(".part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise ValueError(f"{path} cannot be written: {error.strerror or error}") from error

@@ -1,0 +1,212 @@
+"""`graft bench`: methods side by side on the same prompts, with a report and figures.
+
+`graft bench` runs, `report` writes the report of a run anew, `compare` compares two runs. stdout
+holds the report's path, or the comparison; progress goes to stderr. How things are measured and
+what the numbers say is not known here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from graft.cli import options as o
+from graft.cli.loading import numbers, plain_values
+from graft.cli.notes import held_warnings, note, progress_notes
+from graft.cli.screen import Screen
+from graft.cli.shared import ENGINE, MODEL, shares
+
+if TYPE_CHECKING:
+    from graft.bench.measurement import Measurement
+    from graft.bench.session import BenchSettings, Opened
+
+__all__ = ["bench_app"]
+
+_WHAT: Final = "What to run"
+# What all methods of a run share; the rest is said per method, or has no place here.
+_SHARED: Final = ("beam", "depth", "checkpoints", "thresholds", "kept", "refill", "dedup", "k")
+_GROUP: Final = {n: ENGINE[n] for n in (*_SHARED, "prompt_learning")}
+
+bench_app = typer.Typer(help="Measure methods side by side on the same prompts; compare runs.")
+
+
+def _option(flag: str, help_: str, **more: Any) -> Any:
+    return typer.Option(flag, help=help_, rich_help_panel=_WHAT, **more)
+
+
+@bench_app.callback(invoke_without_command=True)
+@shares(MODEL, _GROUP)
+def bench_command(
+    context: typer.Context,
+    suite: Annotated[
+        list[Path] | None,
+        _option("--suite", "JSON lines or a folder of them; repeatable. Some are built in."),
+    ] = None,
+    methods: Annotated[
+        str,
+        _option("--methods", "Policies, hf, hf-lookup; DRAFTER:POLICY where several are loaded."),
+    ] = "plain,retrieval",
+    head: Annotated[
+        list[str] | None, _option("--head", "An EAGLE-3 head or DFlash drafter; repeatable.")
+    ] = None,
+    draft_model: Annotated[
+        str | None, _option("--draft-model", "A smaller model with the same tokenizer.")
+    ] = None,
+    budget: Annotated[str, _option("--budget", "Nodes per tree.", metavar="K,K,...")] = "4",
+    temperature: Annotated[str, _option("--temperature", "0 is greedy.", metavar="T,T,...")] = "0",
+    batch: Annotated[
+        str, _option("--batch", "Prompts that decode together.", metavar="B,B,...")
+    ] = "1",
+    task: Annotated[list[str] | None, _option("--task", "Only this task; repeatable.")] = None,
+    limit: Annotated[int | None, _option("--limit", "Prompts per task at most.")] = None,
+    min_prompt_tokens: Annotated[
+        int | None, _option("--min-prompt-tokens", "Only prompts from this length on.")
+    ] = None,
+    max_prompt_tokens: Annotated[
+        int | None, _option("--max-prompt-tokens", "Only prompts up to this length.")
+    ] = None,
+    max_turns: Annotated[int | None, _option("--max-turns", "Turns per prompt at most.")] = None,
+    max_new_tokens: o.MaxNewTokens = 128,
+    seed: o.Seed = 0,
+    matrix: Annotated[
+        o.MatrixState, _option("--matrix", "Kept over the run, or empty for each prompt.")
+    ] = o.MatrixState.warm,
+    out: Annotated[Path, _option("--out", "Folder of the run.", metavar="DIR")] = Path("bench"),
+    resume: Annotated[
+        bool, _option("--resume", "Go on in DIR although settings or versions have changed.")
+    ] = False,
+    figures: Annotated[
+        bool, _option("--figures/--no-figures", "Draw figures (needs matplotlib).")
+    ] = True,
+    quiet: o.Quiet = False,
+) -> None:
+    """Run methods side by side on the same prompts and write DIR/report.md.
+
+    A run that was broken off goes on when the same command is given again.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    chosen = _settings(context.params)
+    if figures:
+        _need_matplotlib()
+    from graft.bench.session import opened, write_outputs
+
+    with held_warnings(quiet=quiet), ExitStack() as stack:
+        with progress_notes("loading", quiet=quiet) as progress:
+            ready = opened(chosen, out, command=sys.argv, resume=resume, progress=progress)
+            run = stack.enter_context(ready)
+        different = _run(run, quiet=quiet)
+    _, notes = write_outputs(out, run.loaded.tokenizer, figures=figures)
+    for text in [] if quiet else notes:
+        note(text)
+    Screen(sys.stdout).line(str(out / "report.md"))
+    if different:
+        note(
+            f"error: {different} answers differ from plain decoding by more than rounding: see the "
+            "section on equality in the report"
+        )
+        raise typer.Exit(1)
+
+
+@bench_app.command("report")
+def report_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")],
+    figures: Annotated[
+        bool, typer.Option("--figures/--no-figures", help="Draw figures too.")
+    ] = True,
+) -> None:
+    """Write DIR/report.md anew from DIR/results.jsonl."""
+    if figures:
+        _need_matplotlib()
+    from graft.bench.session import write_outputs
+
+    write_outputs(folder, None, figures=figures)
+    Screen(sys.stdout).line(str(folder / "report.md"))
+
+
+@bench_app.command("compare")
+def compare_command(
+    first: Annotated[Path, typer.Argument(metavar="A", help="Folder or results.jsonl.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="The other one.")],
+) -> None:
+    """Compare two runs, prompt by prompt: what B does better or worse than A."""
+    from graft.bench.compare import compare
+    from graft.bench.results import read_results
+
+    runs = [read_results(p / "results.jsonl" if p.is_dir() else p) for p in (first, second)]
+    for line in compare(*runs).splitlines():
+        Screen(sys.stdout).line(line)
+
+
+def _settings(values: Mapping[str, Any]) -> BenchSettings:
+    from graft.bench.session import BenchSettings
+
+    selection = {
+        "tasks": tuple(values["task"] or ()),
+        **{n: values[n] for n in ("limit", "min_prompt_tokens", "max_prompt_tokens", "max_turns")},
+    }
+    return BenchSettings(
+        suites=tuple(values["suite"] or ()),
+        selection=selection,
+        methods=tuple(m for m in values["methods"].replace(" ", "").split(",") if m),
+        budgets=numbers("budget", values["budget"], int),
+        temperatures=numbers("temperature", values["temperature"], float),
+        batches=numbers("batch", values["batch"], int),
+        max_new_tokens=values["max_new_tokens"],
+        seed=values["seed"] or 0,
+        matrix=values["matrix"].value,
+        heads=tuple(values["head"] or ()),
+        draft_model=values["draft_model"],
+        model=plain_values(values, MODEL),
+        engine=plain_values(values, _GROUP),
+    )
+
+
+def _run(run: Opened, *, quiet: bool) -> int:
+    """Run to the end; the number of answers that differ from plain decoding's."""
+    different = 0
+    there = len(run.runner.writer.done)
+    with _progress(run.answers, there, quiet=quiet) as advance:
+        for lines in run.runner.run():
+            different += sum(line.difference is not None for line in lines)
+            advance(lines)
+    return different
+
+
+@contextmanager
+def _progress(
+    total: int, there: int, *, quiet: bool
+) -> Iterator[Callable[[Iterable[Measurement]], None]]:
+    """A bar with the time that is left, on a terminal; else a line for every tenth."""
+    if quiet or not sys.stderr.isatty():
+        done = there
+
+        def say(lines: Iterable[Measurement]) -> None:
+            nonlocal done
+            before, done = done, done + len(list(lines))
+            if not quiet and before * 10 // total != done * 10 // total:
+                note(f"{done} of {total} answers")
+
+        yield say
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.completed} of {task.total} answers"), BarColumn()
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+        task = bar.add_task("bench", total=total, completed=there)
+        yield lambda lines: bar.advance(task, len(list(lines)))
+
+
+def _need_matplotlib() -> None:
+    import importlib.util
+
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ValueError(
+            "figures need matplotlib: pip install 'graft-decoding[bench]', or give --no-figures"
+        )
