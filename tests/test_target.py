@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -208,3 +210,16 @@ def test_a_prompt_longer_than_the_room_makes_room() -> None:
     long = PROMPT.repeat(12)
     close(target.prefill(0, long), plain(target.model, long)[-1])
     assert target.cache.capacity == 2 * BLOCK
+
+
+def test_a_target_leaves_nothing_on_a_model_that_outlives_it() -> None:
+    model = tiny_model("llama")
+    seen = TransformersTarget(model, feature_layers=(0, 3))
+    layers = decoder_layers(model)
+    assert layers[0]._forward_pre_hooks
+    gone = weakref.ref(seen)
+    del seen
+    gc.collect()
+    assert gone() is None
+    assert not layers[0]._forward_pre_hooks
+    assert not layers[-1]._forward_hooks

@@ -8,6 +8,7 @@ features by forward hooks. It does not know where a tree came from, nor how toke
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
@@ -109,7 +110,9 @@ class TransformersTarget:
         self._configs = list({id(c): c for c in configs if c is not None}.values())
         self.feature_layers = tuple(feature_layers)
         self._features: dict[int, Tensor] = {}
-        self._hooks = list(self._hook(feature_layers))
+        hooks = list(_hook(model, self.feature_layers, self._features))
+        # The model may outlive this view of it.
+        weakref.finalize(self, _remove, hooks)
         self._cache: KVCache | None = None
         self.openings = 0
         self.layers = probe(self)
@@ -207,24 +210,33 @@ class TransformersTarget:
         found = [self._features[layer].to(self.device) for layer in self.feature_layers]
         return torch.cat(found, dim=-1)
 
-    def _hook(self, wanted: Sequence[int]) -> Iterator[Any]:
-        layers = decoder_layers(self.model) if wanted else nn.ModuleList()
-        for index in wanted:
-            if not 0 <= index <= len(layers):
-                raise ValueError(f"feature layer {index}: this model has layers 0 to {len(layers)}")
-            if index < len(layers):
-                yield layers[index].register_forward_pre_hook(
-                    lambda _m, args, kwargs, i=index: self._features.update(
-                        {i: args[0] if args else kwargs["hidden_states"]}
-                    ),
-                    with_kwargs=True,
+
+def _hook(
+    model: PreTrainedModel, wanted: Sequence[int], features: dict[int, Tensor]
+) -> Iterator[Any]:
+    """Let each forward leave the wanted layers' inputs in `features`."""
+    layers = decoder_layers(model) if wanted else nn.ModuleList()
+    for index in wanted:
+        if not 0 <= index <= len(layers):
+            raise ValueError(f"feature layer {index}: this model has layers 0 to {len(layers)}")
+        if index < len(layers):
+            yield layers[index].register_forward_pre_hook(
+                lambda _m, args, kwargs, i=index: features.update(
+                    {i: args[0] if args else kwargs["hidden_states"]}
+                ),
+                with_kwargs=True,
+            )
+        else:
+            yield layers[-1].register_forward_hook(
+                lambda _m, _args, out, i=index: features.update(
+                    {i: out[0] if isinstance(out, tuple) else out}
                 )
-            else:
-                yield layers[-1].register_forward_hook(
-                    lambda _m, _args, out, i=index: self._features.update(
-                        {i: out[0] if isinstance(out, tuple) else out}
-                    )
-                )
+            )
+
+
+def _remove(hooks: Sequence[Any]) -> None:
+    for hook in hooks:
+        hook.remove()
 
 
 def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:

@@ -1,6 +1,6 @@
 """What a run was run with: everything that a figure depends on and that its reader must know.
 
-It looks at the process and the machine; it measures nothing.
+It looks at the process and the machine; it measures nothing. It names neither users nor hosts.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import try_to_load_from_cache
 
 import graft
 from graft.models import LoadedModel
@@ -34,15 +36,15 @@ def environment(
     """The record of a run.
 
     Args:
-        drafters: kind and checkpoint of each drafter.
+        drafters: kind and checkpoint of each drafter: a folder, a file or a hub id.
         prompts_hash: of the suite as it was run.
         settings: of the run, as plain values.
-        command: the words of the command line.
+        command: the words of the command line; the user's home folder is written "~".
     """
     model = loaded.model
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": " ".join(command),
+        "command": _anonymous(shlex.join(command)),
         "settings": dict(settings),
         "prompts_hash": prompts_hash,
         "model": loaded.name,
@@ -50,7 +52,7 @@ def environment(
         "tokenizer": loaded.fingerprint,
         "dtype": str(model.dtype).removeprefix("torch."),
         "weights": _weights(loaded),
-        "drafters": {kind: [path, digest_of(path)] for kind, path in drafters.items()},
+        "drafters": {kind: [_name(path), digest_of(path)] for kind, path in drafters.items()},
         "device": _device(model.device),
         "threads": torch.get_num_threads(),
         "cores": os.cpu_count(),
@@ -62,8 +64,11 @@ def environment(
 
 
 def digest_of(source: object) -> str | None:
-    """sha256 over the weights in a folder or file, 16 digits; None where there are none."""
-    path = Path(str(source)).expanduser()
+    """sha256 over the weights in a folder or file, or of a hub id that was fetched; 16 digits.
+
+    None where there are none.
+    """
+    path = _place(str(source))
     files = [path] if path.is_file() else sorted(path.glob("*.safetensors"))
     files = files or sorted(path.glob("*.bin"))
     if not files:
@@ -73,6 +78,30 @@ def digest_of(source: object) -> str | None:
         with file.open("rb") as stream:
             total.update(hashlib.file_digest(stream, "sha256").digest())
     return total.hexdigest()[:16]
+
+
+def _anonymous(text: str) -> str:
+    """Results are shared; where somebody's home folder lies is nobody's business."""
+    home = str(Path.home())
+    return text.replace(home, "~") if home != "/" else text
+
+
+def _name(path: str) -> str:
+    """A folder or file by its name, a hub id as it is."""
+    place = Path(path).expanduser()
+    return place.resolve().name if place.exists() else path
+
+
+def _place(source: str) -> Path:
+    """Where a checkpoint lies: one of the hub has been fetched by now."""
+    path = Path(source).expanduser()
+    if path.exists():
+        return path
+    try:
+        found = try_to_load_from_cache(source, "config.json")
+    except ValueError:  # no name of the hub
+        return path
+    return Path(found).parent if isinstance(found, str) else path
 
 
 def _weights(loaded: LoadedModel) -> str:

@@ -1,50 +1,36 @@
-"""A matrix for every case of a run, kept beside its results until the next group is done.
+"""A matrix for every case of a run that keeps one.
 
-What a case has learnt must not help another one, and a run that was broken off must go on with
-what it had learnt. So each retrieving case has its own matrix, and after each group of prompts all
-of them are saved under the group's number before its lines are written.
+What a case has learnt must not help another one. So each retrieving case has its own matrix, which
+stands in the engine while the case answers and at no other time.
 
-It knows cases and engines, not prompts or results.
+It knows cases and engines, not prompts, results or files.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+
+import torch
+from torch import Tensor
 
 from graft.bench.methods import Case
 from graft.engine import Engine
-from graft.fingerprint import tokenizer_fingerprint
-from graft.matrix_file import load_matrix, save_matrix
-from graft.settings import RETRIEVING
 
 
 class Matrices:
     """The matrices of a run.
 
     Args:
-        folder: of the run.
         engines: by drafter kind.
-        cases: of the run.
-        keep: matrices live over the run; else each group starts with empty ones.
+        cases: those that have a matrix of their own; all start with a copy of their engine's.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        engines: Mapping[str | None, Engine],
-        cases: Sequence[Case],
-        *,
-        keep: bool,
-    ) -> None:
-        self._folder = folder / "matrices"
+    def __init__(self, engines: Mapping[str | None, Engine], cases: Sequence[Case]) -> None:
         self._engines = engines
-        self._keep = keep
-        made = [case for case in cases if case.method.policy in RETRIEVING]
-        self._held = {case: self._engine(case).matrix.copy() for case in made}
-        self._start = {case: matrix.copy() for case, matrix in self._held.items()}
+        self._held = {case: self._engine(case).matrix.copy() for case in cases}
+        self._start = {case: matrix.ids.clone() for case, matrix in self._held.items()}
+        self._others: dict[str, Tensor] = {}  # of cases that an earlier start of the run had
 
     @contextmanager
     def of(self, case: Case) -> Iterator[Engine]:
@@ -57,37 +43,40 @@ class Matrices:
         finally:
             engine.matrix = own
 
+    @torch.inference_mode(False)
     def restore(self) -> None:
         """Forget what was learnt since the beginning."""
-        self._held = {case: matrix.copy() for case, matrix in self._start.items()}
+        for case, matrix in self._held.items():
+            matrix.ids.copy_(self._start[case])
 
-    def begin(self, group: int) -> None:
-        """Before a group: what the group before it left, if it was run at another time."""
-        if not self._keep:
-            self.restore()
-            return
-        before = self._folder / str(group - 1)
-        if before.is_dir():
-            for number, case in enumerate(self._held):
-                engine = self._engine(case)
-                path = before / f"{number}.safetensors"
-                fingerprint = tokenizer_fingerprint(engine.tokenizer, engine.token_count)
-                self._held[case] = load_matrix(path, fingerprint, device=engine.target.device)
+    def learnt(self) -> dict[str, Tensor]:
+        """What each case has learnt, by its name: ids int32 [V, k]."""
+        held = {case.name: m.ids[: m.token_count] for case, m in self._held.items()}
+        return {**self._others, **held}
 
-    def save(self, group: int) -> None:
-        """After a group, before its lines are written."""
-        if not self._keep or not self._held:
-            return
-        place = self._folder / str(group)
-        place.mkdir(parents=True, exist_ok=True)
-        for number, (case, matrix) in enumerate(self._held.items()):
-            engine = self._engine(case)
-            fingerprint = tokenizer_fingerprint(engine.tokenizer, engine.token_count)
-            save_matrix(place / f"{number}.safetensors", matrix, fingerprint, model=engine.name)
+    @torch.inference_mode(False)
+    def take(self, learnt: Mapping[str, Tensor]) -> None:
+        """Go on with what `learnt` gave; cases that are not in it keep what they have.
 
-    def forget(self, group: int) -> None:
-        """A group's matrices are of no use once the next group's lines are written."""
-        shutil.rmtree(self._folder / str(group), ignore_errors=True)
+        Raises:
+            ValueError: for matrices of another shape.
+        """
+        self._others = dict(learnt)
+        for case, matrix in self._held.items():
+            ids = self._others.pop(case.name, None)
+            if ids is None:
+                continue
+            own = matrix.ids[: matrix.token_count]
+            if ids.shape != own.shape:
+                raise ValueError(
+                    f"{case.name} had learnt a matrix of {list(ids.shape)} tokens and successors, "
+                    f"but has one of {list(own.shape)} now: run into another folder"
+                )
+            own.copy_(ids)
+
+    def missing(self, learnt: Mapping[str, Tensor]) -> list[Case]:
+        """The cases that `learnt` says nothing about."""
+        return [case for case in self._held if case.name not in learnt]
 
     def _engine(self, case: Case) -> Engine:
         return self._engines[case.method.drafter]

@@ -46,6 +46,12 @@ class Case:
     temperature: float
     batch: int
 
+    @property
+    def name(self) -> str:
+        """No two cases of a run share it."""
+        heat = f"{self.temperature:.10g}"
+        return f"{self.method.name} K={self.budget} T={heat} B={self.batch}"
+
 
 def parse_method(text: str, drafters: Sequence[str]) -> Method:
     """The method that a name means.
@@ -73,6 +79,13 @@ def parse_method(text: str, drafters: Sequence[str]) -> Method:
         raise ValueError(f"method {text!r} names a drafter that is not loaded; loaded: {loaded}")
     if drafter and policy not in DRAFTING:
         raise ValueError(f"method {text!r}: {policy} has no drafter, leave out {drafter}:")
+    if policy == "eagle3":
+        if drafter not in ("", "eagle3") or "eagle3" not in drafters:
+            raise ValueError(
+                f"method {text!r} needs an EAGLE-3 head, and {', '.join(drafters)} is loaded: with "
+                "other drafters the same is called dense"
+            )
+        drafter = "eagle3"
     if policy in DRAFTING and not drafter:
         drafter = drafters[0]
     return Method(text, policy, drafter or None)

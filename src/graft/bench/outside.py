@@ -1,43 +1,53 @@
 """Transformers' own decoding, timed from outside: `generate`, and its prompt lookup.
 
 The model is a copy as Transformers loads it, in its own weights and with its own kernels. Times
-are taken as a streamer is handed the tokens. It knows no engine of Graft.
+are taken as a streamer is handed the tokens, which is once per forward.
+
+Invariant: what the model's files say about generation (penalties, top-k, lengths) is left out, as
+Graft leaves it out; only what is given here counts. It knows no engine of Graft.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
+
+from graft.request import FinishReason
 
 
 class Outside(NamedTuple):
     """One answer."""
 
     token_ids: list[int]
-    rounds: int  # forwards after the first one, as far as the streamer shows them
+    first_tokens: int  # of the first forward, where prompt lookup may bring several
+    rounds: int  # forwards after the first one
+    finish_reason: FinishReason
     time_to_first_token: float
     latency_seconds: float
 
     @property
     def tau(self) -> float:
-        """Tokens per forward after the first."""
-        return (len(self.token_ids) - 1) / self.rounds if self.rounds else 1.0
+        """Tokens per forward after the first forward."""
+        return (len(self.token_ids) - self.first_tokens) / self.rounds if self.rounds else 1.0
 
 
 class _Clock(BaseStreamer):
-    """Notes when tokens come. The first call brings the prompt."""
+    """Notes when tokens come, and how many. The first call brings the prompt."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
+        self.sizes: list[int] = []
 
     def put(self, value: Tensor) -> None:
         self.times.append(time.perf_counter())
+        self.sizes.append(value.numel())
 
     def end(self) -> None:
         pass
@@ -57,23 +67,51 @@ def generate(
 
     Args:
         lookup: tokens that prompt lookup copies at most; 0 is plain `generate`.
+        seed: of torch's random numbers, which are left as they were.
     """
     ids = torch.tensor([list(prompt)], device=model.device)
     options: dict[str, Any] = {"prompt_lookup_num_tokens": lookup} if lookup else {}
     if temperature:
-        torch.manual_seed(seed)
         options |= {"temperature": temperature, "top_k": 0}
-    clock, start = _Clock(), time.perf_counter()
-    out = model.generate(  # type: ignore[operator]
-        ids,
-        attention_mask=torch.ones_like(ids),
-        do_sample=bool(temperature),
-        max_new_tokens=max_new_tokens,
-        eos_token_id=list(eos_token_ids) or None,
-        pad_token_id=eos_token_ids[0] if eos_token_ids else 0,
-        streamer=clock,
-        **options,
-    )
+    clock = _Clock()
+    with _seeded(model, seed), _plain_config(model):
+        start = time.perf_counter()
+        out = model.generate(  # type: ignore[operator]
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=bool(temperature),
+            max_new_tokens=max_new_tokens,
+            eos_token_id=list(eos_token_ids) or None,
+            pad_token_id=eos_token_ids[0] if eos_token_ids else 0,
+            streamer=clock,
+            **options,
+        )
     answer = out[0, len(prompt) :].tolist()
     first, last = clock.times[1], clock.times[-1]
-    return Outside(answer, len(clock.times) - 2, first - start, last - start)
+    return Outside(
+        token_ids=answer,
+        first_tokens=clock.sizes[1],
+        rounds=len(clock.times) - 2,
+        finish_reason="stop" if answer[-1] in eos_token_ids else "length",
+        time_to_first_token=first - start,
+        latency_seconds=last - start,
+    )
+
+
+@contextmanager
+def _seeded(model: PreTrainedModel, seed: int) -> Iterator[None]:
+    devices = [model.device] if model.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        yield
+
+
+@contextmanager
+def _plain_config(model: PreTrainedModel) -> Iterator[None]:
+    """Without the model's own settings: Transformers adds them to whatever a call leaves open."""
+    own = model.generation_config
+    model.generation_config = GenerationConfig()
+    try:
+        yield
+    finally:
+        model.generation_config = own

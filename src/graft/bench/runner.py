@@ -1,15 +1,16 @@
 """Running a benchmark: every case answers every prompt, side by side in one process.
 
 Cases take turns prompt by prompt, in an order that rotates, so that a machine that slows down or
-speeds up does so for all alike. Each case has a matrix of its own. After a group of prompts its
-lines are written whole, and the matrices before them, so that a run that was broken off goes on as
-if it had not been.
+speeds up does so for all alike. All of them see the same conversation: the answers of plain
+decoding. After a group of prompts its lines and what was learnt go to the journal, then the lines
+to the results, so that a run that was broken off goes on as if it had not been.
 
 It knows engines, suites and measurements; what the numbers say is not known here.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,15 +18,18 @@ from typing import Any, Literal
 
 from transformers import PreTrainedModel
 
+from graft.bench.answers import of_outside, of_result
+from graft.bench.conversation import told, turn_ids
+from graft.bench.item import Item
+from graft.bench.journal import Entry, Journal
+from graft.bench.judging import judged
 from graft.bench.matrices import Matrices
-from graft.bench.measurement import Measurement, repeated_8grams
+from graft.bench.measurement import Measurement
 from graft.bench.methods import Case
 from graft.bench.outside import Outside, generate
-from graft.bench.results import ResultsWriter
-from graft.bench.suite import Item
+from graft.bench.results import ResultsWriter, read_results
 from graft.engine import Engine
-from graft.exactness import first_difference
-from graft.metrics import LAPS
+from graft.fingerprint import tokenizer_fingerprint
 from graft.prompts import encode
 from graft.request import Result
 from graft.sampling_params import SamplingParams
@@ -35,6 +39,7 @@ WARM_UP = "Name the days of the week."
 WARM_UP_TOKENS = 8
 
 MatrixState = Literal["cold", "warm"]
+Key = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,8 @@ class Plan:
     """What to run.
 
     Attributes:
-        matrix: "cold" empties every case's matrix before each item, "warm" keeps it over the run.
+        matrix: "warm" keeps a matrix per case over the run. Under "cold" each answer begins with
+            an empty one; the engines see to that (matrix_scope "request").
     """
 
     items: Sequence[Item]
@@ -53,13 +59,13 @@ class Plan:
 
 
 class Runner:
-    """Runs a plan.
+    """Runs a plan. Lines that a killed run had not yet written are written at once.
 
     Args:
         engines: by drafter kind; None is the engine for methods without one.
         unpacked: makes the model for Transformers' own methods, when one is first needed.
         writer: where lines go; what it holds already is not run again.
-        folder: of the run, for the matrices.
+        folder: of the run.
     """
 
     def __init__(
@@ -70,31 +76,68 @@ class Runner:
         writer: ResultsWriter,
         folder: Path,
     ) -> None:
+        cold = plan.matrix == "cold"
+        scopes = {engine.settings.matrix_scope for engine in engines.values()}
+        assert ("request" in scopes) == cold, "cold matrices are made by the engines"
         self.plan = plan
         self.engines = engines
         self.writer = writer
         self._make_unpacked = unpacked
         self._unpacked: PreTrainedModel | None = None
-        self._matrices = Matrices(folder, engines, plan.cases, keep=plan.matrix == "warm")
+        keeping = [] if cold else [c for c in plan.cases if c.method.policy in RETRIEVING]
+        self._matrices = Matrices(engines, keeping)
+        engine = engines[None]
+        fingerprint = tokenizer_fingerprint(engine.tokenizer, engine.token_count)
+        self._journal = Journal(folder, fingerprint)
+        entry = self._journal.read() or Entry([], {})
+        self._learnt = entry.matrices
+        self._write(entry.lines)
+        known = read_results(folder / "results.jsonl").measurements
+        self._known = {line.key: line for line in known}
+
+    @property
+    def keys(self) -> list[Key]:
+        """Of all lines that will be there at the end."""
+        cases = self.plan.cases
+        return [k for item in self.plan.items for case in cases for k in self._keys(case, item)]
 
     def run(self) -> Iterator[list[Measurement]]:
-        """Answer group by group; yields the lines of each group as they are written."""
-        self._warm_up()
+        """Answer group by group; yields the new lines of each group once they are written."""
+        ready = False
         for number, group in enumerate(self._groups()):
-            if all(key in self.writer.done for key in self._keys(group)):
+            waiting = [case for case in self.plan.cases if not self._done(case, group)]
+            if not waiting:
                 continue
-            self._matrices.begin(number)
-            lines = [line for turn in self._turns(group, number) for line in turn]
-            self._matrices.save(number)
-            for line in lines:
-                if line.key not in self.writer.done:  # some were there when a run was killed
-                    self.writer.append(line)
-            self._matrices.forget(number - 1)
-            yield lines
+            if not ready:
+                self._begin()
+                ready = True
+            lines = [line for turn in self._turns(group, waiting, number) for line in turn]
+            fresh = [line for line in lines if line.key not in self.writer.done]
+            self._journal.write(Entry(fresh, self._matrices.learnt()))
+            self._write(fresh)
+            yield fresh
+
+    def _begin(self) -> None:
+        """Warm up, and go on with what an earlier start of the run had learnt."""
+        self._warm_up(self.plan.cases)
+        self._matrices.restore()
+        heard = {key[3:] for key in self._known}  # cases that have answered before
+        for case in self._matrices.missing(self._learnt):
+            if self._key(case, self.plan.items[0], 0)[3:] in heard:
+                raise ValueError(
+                    f"what {case.name} had learnt is not in {self._journal.path}, so its matrix "
+                    "cannot be gone on with: run into another folder"
+                )
+        self._matrices.take(self._learnt)
+
+    def _write(self, lines: Sequence[Measurement]) -> None:
+        for line in lines:
+            if line.key not in self.writer.done:
+                self.writer.append(line)
 
     def _groups(self) -> list[list[Item]]:
-        """Items that are asked together: as many of one task as the largest batch."""
-        size = max(case.batch for case in self.plan.cases)
+        """Items that are asked together: of one task, as many as fill batches of every size."""
+        size = math.lcm(*(case.batch for case in self.plan.cases))
         by_task: dict[str, list[Item]] = {}
         for item in self.plan.items:
             by_task.setdefault(item.task, []).append(item)
@@ -104,111 +147,94 @@ class Runner:
             for start in range(0, len(items), size)
         ]
 
-    def _turns(self, group: Sequence[Item], number: int) -> Iterator[list[Measurement]]:
-        """The conversations of a group, turn by turn; all cases see the same one."""
+    def _turns(
+        self, group: Sequence[Item], cases: Sequence[Case], number: int
+    ) -> Iterator[list[Measurement]]:
+        """The conversations of a group, turn by turn."""
         said: list[list[str]] = [[] for _ in group]
         for turn in range(max(len(item.turns) for item in group)):
             here = [i for i, item in enumerate(group) if turn < len(item.turns)]
-            prompts = [self._prompt(group[i], said[i]) for i in here]
             items = [group[i] for i in here]
-            lines = self._ask_all(items, prompts, turn, number)
-            for place, i in enumerate(here):
-                answer = next(line for line in lines if line.id == items[place].id)
-                said[i].append(self._decode(answer.token_ids))
+            prompts = [self._prompt(group[i], said[i]) for i in here]
+            lines = self._ask_all(items, prompts, cases, turn, number + turn)
+            for i in here:
+                said[i].append(self._said(group[i], turn, lines))
             yield lines
 
+    def _said(self, item: Item, turn: int, lines: Sequence[Measurement]) -> str:
+        """What the next turn follows on: plain decoding's answer, or else the first case's."""
+        cases = self.plan.cases
+        speaker = next((c for c in cases if c.method.policy == "plain"), cases[0])
+        key = self._key(speaker, item, turn)
+        line = next((line for line in lines if line.key == key), None) or self._known[key]
+        ids = line.token_ids
+        return str(self.engines[None].tokenizer.decode(ids, skip_special_tokens=True))
+
     def _ask_all(
-        self, items: Sequence[Item], prompts: Sequence[list[int]], turn: int, number: int
+        self,
+        items: Sequence[Item],
+        prompts: Sequence[list[int]],
+        cases: Sequence[Case],
+        turn: int,
+        number: int,
     ) -> list[Measurement]:
-        """All cases on the same prompts, the first one another each time, plain's lines first."""
-        cases = list(self.plan.cases)
-        shift = (number + turn) % len(cases)
+        """All cases on the same prompts, the first one another each time."""
+        shift = number % len(cases)
         lines = []
-        for case in cases[shift:] + cases[:shift]:
+        for case in [*cases[shift:], *cases[:shift]]:
             for start in range(0, len(items), case.batch):
                 some = slice(start, start + case.batch)
                 lines += self._ask(case, items[some], prompts[some], turn)
-        return self._judge(lines, items, prompts)
+        places = {item.id: (p, i) for i, (item, p) in enumerate(zip(items, prompts, strict=True))}
+        return judged(self.engines[None], lines, places, self._known, self._sampling)
 
     def _ask(
         self, case: Case, items: Sequence[Item], prompts: Sequence[list[int]], turn: int
     ) -> list[Measurement]:
+        asked = [self._identity(case, item, turn) for item in items]
         if case.method.policy is None:
             return [
-                _of_outside(self._identity(case, item, turn), prompt, self._generate(case, prompt))
-                for item, prompt in zip(items, prompts, strict=True)
+                of_outside(identity, prompt, self._generate(case, prompt, self._limit(prompt)))
+                for identity, prompt in zip(asked, prompts, strict=True)
             ]
+        results = self._decode(case, prompts, self._sampling(case.temperature))
+        return [of_result(who, result) for who, result in zip(asked, results, strict=True)]
+
+    def _decode(
+        self, case: Case, prompts: Sequence[list[int]], params: SamplingParams
+    ) -> list[Result]:
         with self._matrices.of(case) as engine:
-            results: list[Result] = engine.generate(
+            return engine.generate(
                 [list(prompt) for prompt in prompts],
-                self._params(case),
+                params,
                 policy=case.method.policy,
                 budget=case.budget or None,
             )
-        return [
-            _of_result(self._identity(case, item, turn), result)
-            for item, result in zip(items, results, strict=True)
-        ]
 
-    def _generate(self, case: Case, prompt: Sequence[int]) -> Outside:
+    def _generate(self, case: Case, prompt: Sequence[int], limit: int) -> Outside:
         if self._unpacked is None:
             self._unpacked = self._make_unpacked()
-        engine = self.engines[None]
         return generate(
             self._unpacked,
             prompt,
             lookup=case.budget,
-            max_new_tokens=self.plan.max_new_tokens,
+            max_new_tokens=limit,
             temperature=case.temperature,
-            eos_token_ids=engine.eos_token_ids,
+            eos_token_ids=self.engines[None].eos_token_ids,
             seed=self.plan.seed,
         )
 
-    def _judge(
-        self, lines: list[Measurement], items: Sequence[Item], prompts: Sequence[list[int]]
-    ) -> list[Measurement]:
-        """Compare every answer with that of plain decoding under the same settings and noise."""
-        number = {item.id: i for i, item in enumerate(items)}
-        plain = {(m.id, m.temperature, m.batch): m for m in lines if m.method == "plain"}
-        out = []
-        for line in lines:
-            known = plain.get((line.id, line.temperature, line.batch))
-            # Transformers draws by another generator, so sampled answers of its are others.
-            drawn_elsewhere = line.temperature > 0 and line.method.startswith("hf")
-            if known is not None and known is not line and not drawn_elsewhere:
-                place = number[line.id]
-                line = self._compared(line, known, prompts[place], place % line.batch)
-            out.append(line)
-        return out
-
-    def _compared(
-        self, line: Measurement, plain: Measurement, prompt: list[int], row: int
-    ) -> Measurement:
-        params = self._sampling(line.temperature)
-        found = first_difference(
-            self.engines[None], params, prompt, plain.token_ids, line.token_ids, row=row
-        )
-        if found is None:
-            return line
-        if found.excuse is not None:
-            return replace(line, excused=1)
-        return replace(line, difference=found.position)
-
-    def _warm_up(self) -> None:
-        """Every case answers once, unmeasured, and forgets what it learnt."""
-        prompt = encode(WARM_UP, self.engines[None].tokenizer, raw=True)
-        for case in self.plan.cases:
+    def _warm_up(self, cases: Sequence[Case]) -> None:
+        """Every case answers once, unmeasured."""
+        engine = self.engines[None]
+        room = engine.target.max_context
+        prompt = encode(WARM_UP, engine.tokenizer, raw=True)[: room and room // 2]
+        for case in cases:
             if case.method.policy is None:
-                self._generate(case, prompt)
-                continue
-            with self._matrices.of(case) as engine:
-                params = replace(self._params(case), max_new_tokens=WARM_UP_TOKENS)
-                policy, budget = case.method.policy, case.budget or None
-                engine.generate([prompt] * case.batch, params, policy=policy, budget=budget)
-        self._matrices.restore()
-
-    def _params(self, case: Case) -> SamplingParams:
-        return self._sampling(case.temperature)
+                self._generate(case, prompt, WARM_UP_TOKENS)
+            else:
+                params = replace(self._sampling(case.temperature), max_new_tokens=WARM_UP_TOKENS)
+                self._decode(case, [prompt] * case.batch, params)
 
     def _sampling(self, temperature: float) -> SamplingParams:
         return SamplingParams(
@@ -216,34 +242,34 @@ class Runner:
         )
 
     def _prompt(self, item: Item, said: Sequence[str]) -> list[int]:
-        """Token ids of a conversation up to its next turn."""
-        tokenizer = self.engines[None].tokenizer
-        if item.raw or not getattr(tokenizer, "chat_template", None):
-            texts = [text for pair in zip(item.turns, said, strict=False) for text in pair]
-            return encode("\n\n".join([*texts, item.turns[len(said)]]), tokenizer, raw=True)
-        messages = []
-        for asked, answered in zip(item.turns, said, strict=False):
-            messages.append({"role": "user", "content": asked})
-            messages.append({"role": "assistant", "content": answered})
-        messages.append({"role": "user", "content": item.turns[len(said)]})
-        return encode(messages, tokenizer, raw=False)
+        engine = self.engines[None]
+        prompt = turn_ids(item, said, engine.tokenizer)
+        if self._limit(prompt) < 1:
+            raise ValueError(
+                f"turn {len(said) + 1} of {told(item)} has {len(prompt)} tokens by now, but "
+                f"{engine.name} holds {engine.target.max_context}: leave it out, or lower "
+                "--max-turns or --max-new-tokens"
+            )
+        return prompt
 
-    def _decode(self, ids: Sequence[int]) -> str:
-        text = self.engines[None].tokenizer.decode(list(ids), skip_special_tokens=True)
-        return str(text)
+    def _limit(self, prompt: Sequence[int]) -> int:
+        """Tokens that an answer may have."""
+        room = self.engines[None].target.max_context
+        wanted = self.plan.max_new_tokens
+        return wanted if room is None else min(wanted, room - len(prompt))
 
-    def _keys(self, group: Sequence[Item]) -> Iterator[tuple[object, ...]]:
-        for item in group:
-            for turn in range(len(item.turns)):
-                for case in self.plan.cases:
-                    identity = self._identity(case, item, turn)
-                    yield (
-                        *(identity[name] for name in ("task", "id", "turn", "method", "budget")),
-                        *(identity[name] for name in ("temperature", "batch", "seed", "matrix")),
-                    )
+    def _done(self, case: Case, group: Sequence[Item]) -> bool:
+        return all(key in self.writer.done for item in group for key in self._keys(case, item))
 
-    def _identity(self, case: Case, item: Item, turn: int) -> dict[str, object]:
-        """The fields of a measurement that say what was asked of whom."""
+    def _keys(self, case: Case, item: Item) -> list[Key]:
+        return [self._key(case, item, turn) for turn in range(len(item.turns))]
+
+    def _key(self, case: Case, item: Item, turn: int) -> Key:
+        """As `Measurement.key`."""
+        return tuple(self._identity(case, item, turn).values())
+
+    def _identity(self, case: Case, item: Item, turn: int) -> dict[str, Any]:
+        """The fields of a measurement that say what was asked of whom, in the order of its key."""
         return {
             "task": item.task,
             "id": item.id,
@@ -255,73 +281,3 @@ class Runner:
             "seed": self.plan.seed,
             "matrix": self.plan.matrix if case.method.policy in RETRIEVING else "none",
         }
-
-
-def _of_result(identity: dict[str, object], result: Result) -> Measurement:
-    stats = result.stats
-    records = stats.round_records
-    counters = {
-        name: getattr(stats, name)
-        for name in (
-            *("trimmed", "prefill_seconds", "decode_seconds", "time_to_first_token"),
-            *("rounds", "draft_steps", "kept_draft", "released_slots", "redirected"),
-            *("proposed_draft", "proposed_retrieved", "accepted_draft", "accepted_retrieved"),
-            *("empty_slots", "rows_written", "lookup_seconds"),
-        )
-    }
-    return _measurement(
-        identity,
-        result.usage.prompt_tokens,
-        result.token_ids,
-        **counters,
-        sources="".join(source.name[0].lower() for source in result.sources),
-        finish_reason=result.finish_reason,
-        tau=stats.tau or 1.0,
-        latency_seconds=stats.time_to_first_token + stats.decode_seconds,
-        lookups=sum(r.lookups for r in records),
-        hits=sum(r.hits for r in records),
-        seconds={name: sum(getattr(r.times, name) for r in records) for name in LAPS},
-        round_tokens=[r.accepted + 1 for r in records],
-        round_stages=[r.stage for r in records],
-        round_draft=[r.proposed_draft for r in records],
-        round_retrieved=[r.proposed_retrieved for r in records],
-    )
-
-
-def _of_outside(identity: dict[str, object], prompt: Sequence[int], found: Outside) -> Measurement:
-    numbers = ("trimmed", "draft_steps", "kept_draft", "released_slots", "redirected")
-    nodes = ("proposed_draft", "proposed_retrieved", "accepted_draft", "accepted_retrieved")
-    rest = ("empty_slots", "lookups", "hits", "rows_written")
-    return _measurement(
-        identity,
-        len(prompt),
-        found.token_ids,
-        **dict.fromkeys((*numbers, *nodes, *rest), 0),
-        sources="",
-        finish_reason="",
-        tau=found.tau,
-        rounds=found.rounds,
-        prefill_seconds=found.time_to_first_token,
-        decode_seconds=found.latency_seconds - found.time_to_first_token,
-        time_to_first_token=found.time_to_first_token,
-        latency_seconds=found.latency_seconds,
-        lookup_seconds=0.0,
-        seconds={},
-        round_tokens=[],
-        round_stages=[],
-        round_draft=[],
-        round_retrieved=[],
-    )
-
-
-def _measurement(
-    identity: dict[str, Any], prompt_tokens: int, answer: list[int], **fields: Any
-) -> Measurement:
-    return Measurement(
-        **identity,
-        prompt_tokens=prompt_tokens,
-        completion_tokens=len(answer),
-        token_ids=answer,
-        repeated_8grams=repeated_8grams(answer),
-        **fields,
-    )

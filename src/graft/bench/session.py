@@ -1,11 +1,12 @@
 """A benchmark from its settings to its files: results.jsonl, report.md, figures.
 
-It joins the parts; what they do is theirs. Mistakes in suites, methods and folders are found
-before a model is loaded.
+It joins the parts; what they do is theirs. Mistakes in suites, methods, numbers and folders are
+found before a model is loaded, items that do not fit the model before anything is run.
 """
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,20 +16,22 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from graft.bench.conversation import check_items, text_length
 from graft.bench.environment import environment
 from graft.bench.item import Item, prompts_hash
 from graft.bench.kinds import token_kinds
 from graft.bench.measurement import Measurement
-from graft.bench.methods import Case, cases_of, parse_method
+from graft.bench.methods import OUTSIDE, Case, cases_of, parse_method
 from graft.bench.report import report
 from graft.bench.results import Results, ResultsWriter, read_results
 from graft.bench.runner import MatrixState, Plan, Runner
 from graft.bench.selection import select_items
 from graft.bench.suite import builtin_suite, read_suite
-from graft.drafters.loading import load_drafter
+from graft.drafters.loading import kind_of, load_drafter
 from graft.engine import Engine
 from graft.loader import make_engine
 from graft.models import LoadedModel, load_model
+from graft.sampling_params import SamplingParams
 from graft.settings import EngineSettings
 
 CODE_TASKS = ("code", "humaneval", "mbpp", "lcc", "repobench_p", "repobench-p")
@@ -70,14 +73,25 @@ class BenchSettings:
         for name in ("budgets", "batches"):
             if bad := [n for n in getattr(self, name) if n < 1]:
                 raise ValueError(f"{name} holds {bad[0]}: numbers from 1 on are supported")
-        if bad_heat := [t for t in self.temperatures if not 0 <= t <= 10]:
-            raise ValueError(f"temperature {bad_heat[0]}: 0 (greedy) to 10 is supported")
+        for name in ("methods", "budgets", "temperatures", "batches"):
+            given = getattr(self, name)
+            if twice := [one for i, one in enumerate(given) if one in given[:i]]:
+                raise ValueError(f"{name} holds {twice[0]} twice: name it once")
+        for temperature in self.temperatures:
+            SamplingParams(temperature=temperature, seed=self.seed)
         if self.max_new_tokens < 2:
             raise ValueError(
-                "max_new_tokens is under 2: speed is that of the tokens after the first"
+                f"max_new_tokens={self.max_new_tokens}: 2 or more are supported, since speed is "
+                "that of the tokens after the first"
             )
-        if len(set(self.methods)) != len(self.methods):
-            raise ValueError("a method is given twice")
+        outside = [name for name in self.methods if name in OUTSIDE]
+        if outside and 1 not in self.batches:
+            raise ValueError(f"{outside[0]} answers one prompt at a time: let 1 be among batches")
+        if outside and self.model.get("cpu_weights") == "fp16":
+            raise ValueError(
+                f"{outside[0]} runs the weights as they are, cpu_weights=fp16 rounds them: leave "
+                "one of them out"
+            )
 
     def cases(self, drafters: Sequence[str]) -> list[Case]:
         """All combinations; Transformers' own methods answer one prompt at a time."""
@@ -85,10 +99,27 @@ class BenchSettings:
         cases = cases_of(methods, self.budgets, self.temperatures, self.batches)
         return [c for c in cases if c.method.policy is not None or c.batch == 1]
 
+    def engine_settings(self, cases: Sequence[Case] = ()) -> EngineSettings:
+        """Of all engines.
+
+        Raises:
+            ValueError: for settings that do not fit together in one of these cases.
+        """
+        scope = "request" if self.matrix == "cold" else "process"
+        shared = EngineSettings(
+            **{**self.engine, "matrix_scope": scope}, max_batch=max(self.batches)
+        )
+        for case in cases:
+            if case.method.policy is not None:
+                shared.having(policy=case.method.policy, budget=case.budget or None)
+        return shared
+
 
 def read_items(settings: BenchSettings) -> list[Item]:
     """The suite, checked, before lengths are known."""
     early = {k: v for k, v in settings.selection.items() if k not in _BY_LENGTH and k != "limit"}
+    late = {k: v for k, v in settings.selection.items() if k not in early}
+    select_items([], **late, count=len)  # their ranges are known without the model
     if settings.suites:
         return read_suite(settings.suites, **early)
     return select_items(builtin_suite(), **early)
@@ -100,7 +131,6 @@ class Opened:
 
     runner: Runner
     loaded: LoadedModel
-    answers: int  # measurements that will be there at the end
 
 
 @contextmanager
@@ -118,18 +148,12 @@ def opened(
         ValueError: for anything that is wrong with settings, suites, models or files.
     """
     items = read_items(settings)
-    kinds = _kinds_named(settings)
-    settings.cases(kinds)  # wrong names are said before a model is read
+    settings.engine_settings(settings.cases(_kinds_named(settings)))
+    _check_folder(folder)
     loaded = load_model(**settings.model, progress=progress)
-
-    def count(text: str) -> int:
-        return len(loaded.tokenizer(text, add_special_tokens=False)["input_ids"])
-
-    late = {k: v for k, v in settings.selection.items() if k in (*_BY_LENGTH, "limit")}
-    items = select_items(items, **late, count=count)
+    items = _fitting(settings, items, loaded)
     engines, checkpoints = _engines(settings, loaded, progress)
-    drafters = [kind for kind in engines if kind is not None]
-    cases = settings.cases(drafters)
+    cases = settings.cases([kind for kind in engines if kind is not None])
     told = environment(
         loaded,
         checkpoints,
@@ -144,9 +168,8 @@ def opened(
             progress("loading the model once more, as Transformers runs it")
         return load_model(**{**settings.model, "cpu_weights": "fp32"}).model
 
-    answers = sum(len(item.turns) for item in items) * len(cases)
     with ResultsWriter(folder / "results.jsonl", told, resume=resume) as writer:
-        yield Opened(Runner(plan, engines, unpacked, writer, folder), loaded, answers)
+        yield Opened(Runner(plan, engines, unpacked, writer, folder), loaded)
 
 
 def write_outputs(folder: Path, tokenizer: Any, *, figures: bool) -> tuple[Results, list[str]]:
@@ -182,15 +205,37 @@ def retrieved_kinds(
 
 
 def _kinds_named(settings: BenchSettings) -> list[str]:
-    """Kinds of the drafters as far as names tell; a head's own files say which it is."""
-    from graft.drafters.loading import kind_of
-
+    """Kinds of the drafters; a head's own files say which it is."""
     kinds: list[str] = [kind_of(head) for head in settings.heads]
     if settings.draft_model is not None:
         kinds.append("model")
-    if len(set(kinds)) != len(kinds):
-        raise ValueError("two drafters of one kind are given: a run takes one of each")
+    if twice := [kind for i, kind in enumerate(kinds) if kind in kinds[:i]]:
+        raise ValueError(f"two drafters of the kind {twice[0]} are given: a run takes one of each")
     return kinds
+
+
+def _check_folder(folder: Path) -> None:
+    """Make the folder of a run, and see whether files can be made in it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{folder} cannot be made: {error.strerror or error}") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ValueError(f"no permission to write in {folder}: choose another folder")
+
+
+def _fitting(settings: BenchSettings, items: Sequence[Item], loaded: LoadedModel) -> list[Item]:
+    """The items that are chosen by length, all of which the model can answer."""
+    late = {k: v for k, v in settings.selection.items() if k in (*_BY_LENGTH, "limit")}
+    chosen = select_items(items, **late, count=lambda text: text_length(loaded.tokenizer, text))
+    check_items(
+        chosen,
+        loaded.tokenizer,
+        room=loaded.max_context,
+        max_new_tokens=settings.max_new_tokens,
+        name=loaded.name,
+    )
+    return chosen
 
 
 def _engines(
@@ -201,7 +246,7 @@ def _engines(
     asked: list[dict[str, Any]] = [{"head": head} for head in settings.heads]
     if settings.draft_model is not None:
         asked.append({"draft_model": settings.draft_model})
-    shared = EngineSettings(**settings.engine, max_batch=max(settings.batches))
+    shared = settings.engine_settings()
     engines: dict[str | None, Engine] = {}
     checkpoints: dict[str, str] = {}
     for one in asked:
@@ -219,7 +264,7 @@ def _as_plain(settings: BenchSettings, cases: Sequence[Case]) -> dict[str, Any]:
         "seed": settings.seed,
         "matrix": settings.matrix,
         "engine": {k: v for k, v in settings.engine.items() if v is not None},
-        "cases": [f"{c.method.name} K={c.budget} T={c.temperature:g} B={c.batch}" for c in cases],
+        "cases": [case.name for case in cases],
     }
 
 

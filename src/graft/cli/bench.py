@@ -74,7 +74,7 @@ def bench_command(
     max_new_tokens: o.MaxNewTokens = 128,
     seed: o.Seed = 0,
     matrix: Annotated[
-        o.MatrixState, _option("--matrix", "Kept over the run, or empty for each prompt.")
+        o.MatrixState, _option("--matrix", "Kept over the run, or empty for each answer.")
     ] = o.MatrixState.warm,
     out: Annotated[Path, _option("--out", "Folder of the run.", metavar="DIR")] = Path("bench"),
     resume: Annotated[
@@ -91,21 +91,24 @@ def bench_command(
     """
     if context.invoked_subcommand is not None:
         return
+    if not context.params["model"]:
+        raise ValueError("--model is empty: give an alias (see: graft models), a folder or a file")
     chosen = _settings(context.params)
     if figures:
         _need_matplotlib()
     from graft.bench.session import opened, write_outputs
 
     with held_warnings(quiet=quiet), ExitStack() as stack:
-        with progress_notes("loading", quiet=quiet) as progress:
-            ready = opened(chosen, out, command=sys.argv, resume=resume, progress=progress)
+        with progress_notes(f"loading {context.params['model']}", quiet=quiet) as progress:
+            command = ["graft", *sys.argv[1:]]
+            ready = opened(chosen, out, command=command, resume=resume, progress=progress)
             run = stack.enter_context(ready)
-        different = _run(run, quiet=quiet)
-    _, notes = write_outputs(out, run.loaded.tokenizer, figures=figures)
+        _run(run, out, quiet=quiet)
+    results, notes = write_outputs(out, run.loaded.tokenizer, figures=figures)
     for text in [] if quiet else notes:
         note(text)
     Screen(sys.stdout).line(str(out / "report.md"))
-    if different:
+    if different := sum(m.difference is not None for m in results.measurements):
         note(
             f"error: {different} answers differ from plain decoding by more than rounding: see the "
             "section on equality in the report"
@@ -125,7 +128,9 @@ def report_command(
         _need_matplotlib()
     from graft.bench.session import write_outputs
 
-    write_outputs(folder, None, figures=figures)
+    _, notes = write_outputs(folder, None, figures=figures)
+    for text in notes:
+        note(text)
     Screen(sys.stdout).line(str(folder / "report.md"))
 
 
@@ -167,15 +172,21 @@ def _settings(values: Mapping[str, Any]) -> BenchSettings:
     )
 
 
-def _run(run: Opened, *, quiet: bool) -> int:
-    """Run to the end; the number of answers that differ from plain decoding's."""
-    different = 0
-    there = len(run.runner.writer.done)
-    with _progress(run.answers, there, quiet=quiet) as advance:
-        for lines in run.runner.run():
-            different += sum(line.difference is not None for line in lines)
-            advance(lines)
-    return different
+def _run(run: Opened, folder: Path, *, quiet: bool) -> None:
+    """Run to the end, and say how to go on where it is broken off."""
+    keys = run.runner.keys
+    there = sum(key in run.runner.writer.done for key in keys)
+    try:
+        with _progress(len(keys), there, quiet=quiet) as advance:
+            for lines in run.runner.run():
+                advance(lines)
+    except KeyboardInterrupt:
+        if not quiet:
+            note(
+                "broken off: give the same command again to go on; for what is there, graft bench "
+                f"report {folder}"
+            )
+        raise
 
 
 @contextmanager

@@ -1,0 +1,368 @@
+"""`graft bench`: whole runs of a tiny model, how they end, and how they go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from graft import loader
+from graft.bench import session
+from graft.bench.results import Results, ResultsWriter, read_results
+from graft.engine import Engine
+from tests.bench.factory import tables_of
+from tests.bench.running import spoil, without_times
+from tests.cli.helpers import Command, Run, Terminal, assert_mistake
+from tests.drafter_folders import Folders, write_drafters
+
+SUITE = [
+    {"task": "chat", "prompt": "hello hello hello"},
+    {"task": "chat", "turns": ["hi", "and then?"]},
+    {"task": "code", "prompt": "def f(x):\n    return x"},
+]
+ANSWERS = 4  # turns
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    return write_drafters(tmp_path_factory.mktemp("drafters"), max_position_embeddings=256)
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("suite") / "suite.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in SUITE))
+    return str(path)
+
+
+@pytest.fixture(autouse=True)
+def _untested(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The self-test of drafters, the longest part of loading, is not the subject."""
+    monkeypatch.setattr(loader, "self_test", lambda engine: None)
+
+
+class Bench:
+    """Runs `graft bench` on the tiny model into a folder of its own."""
+
+    def __init__(self, run: Command, folders: Folders, suite: str, folder: Path) -> None:
+        self.run = run
+        self.folders = folders
+        self.suite = suite
+        self.start = ("bench", "-m", folders.target, "--suite", suite, "-n", "8")
+        self.folder = folder
+
+    def __call__(self, *arguments: str, figures: bool = False) -> Run:
+        drawn = () if figures else ("--no-figures",)
+        return self.run(*self.start, "--out", str(self.folder), *drawn, *arguments)
+
+    @property
+    def results(self) -> Results:
+        return read_results(self.folder / "results.jsonl")
+
+    @property
+    def report(self) -> str:
+        return (self.folder / "report.md").read_text()
+
+
+@pytest.fixture
+def bench(run: Command, folders: Folders, suite: str, tmp_path: Path) -> Bench:
+    return Bench(run, folders, suite, tmp_path / "run")
+
+
+def test_a_whole_run_with_all_kinds_of_drafters(bench: Bench) -> None:
+    heads = ("--head", bench.folders.specforge, "--head", bench.folders.dflash)
+    methods = "plain,lookup,retrieval,graft,model:graft,dflash:dense,eagle3,pruned,hf,hf-lookup"
+    ran = bench(*heads, "--draft-model", bench.folders.draft, "--methods", methods, figures=True)
+    assert (ran.code, ran.out) == (0, f"{bench.folder / 'report.md'}\n"), ran.err
+    assert sorted(p.name for p in bench.folder.iterdir()) == [
+        "figures", "journal.safetensors", "report.md", "results.jsonl"
+    ]  # fmt: skip
+    found = bench.results
+    assert len(found.measurements) == ANSWERS * 10
+    assert [m.difference for m in found.measurements] == [None] * (ANSWERS * 10)
+    accepted = {m.method: 0 for m in found.measurements}
+    for m in found.measurements:
+        accepted[m.method] += m.accepted_draft
+    assert accepted["model:graft"] > ANSWERS
+    (table, *_) = tables_of(bench.report, "## Speed-up / tau")
+    assert [row["task"] for row in table] == ["chat", "code", "all", "pooled"]
+    assert {"model:graft K=4 warm", "hf-lookup K=4", "dflash:dense K=4"} < set(table[0])
+    for link in [line for line in bench.report.splitlines() if line.startswith("![")]:
+        assert (bench.folder / link.partition("(")[2].rstrip(")")).exists()
+    assert "## Figures" in bench.report
+    environment = found.environment
+    assert environment["model"] == "target"
+    assert environment["drafters"].keys() == {"eagle3", "dflash", "model"}
+    assert environment["command"].startswith("graft ")
+    assert str(Path(bench.folders.target).parent) not in json.dumps(environment["drafters"])
+
+
+def test_settings_reach_the_run(bench: Bench) -> None:
+    chosen = ("--budget", "2,3", "--temperature", "0,0.5", "--batch", "1,2", "--seed", "7")
+    ran = bench("--matrix", "cold", *chosen, "--max-turns", "1", "--limit", "1", "--k", "4")
+    assert ran.code == 0, ran.err
+    found = bench.results.measurements
+    assert len(found) == 2 * 2 * 2 * 3
+    assert {m.matrix for m in found} == {"none", "cold"}
+    assert {m.budget for m in found} == {0, 2, 3}
+    assert {m.seed for m in found} == {7}
+    assert {m.turn for m in found} == {0}
+    assert bench.results.environment["settings"]["engine"]["k"] == 4
+
+
+def test_the_built_in_suite(run: Command, tmp_path: Path, folders: Folders) -> None:
+    short = ("-n", "4", "--limit", "1", "--no-figures", "--quiet")
+    # Bytes take more room than the prompts' real tokens do.
+    longer = write_drafters(tmp_path / "d", max_position_embeddings=8192).target
+    ran = run("bench", "-m", longer, *short, "--out", str(tmp_path / "run"))
+    assert (ran.code, ran.err) == (0, "")
+    tasks = {m.task for m in read_results(tmp_path / "run" / "results.jsonl").measurements}
+    assert tasks == {"chat", "code", "query_suggestion", "summarise", "titles", "titles_zh"}
+
+
+class TestEnds:
+    def test_tokens_that_differ(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        spoil(monkeypatch, "retrieval")
+        ran = bench()
+        assert ran.code == 1
+        assert ran.out.endswith("report.md\n")
+        last = ran.err.splitlines()[-1]
+        assert last.startswith(f"error: {ANSWERS} answers differ from plain decoding")
+        assert f"{ANSWERS} answers differ" in bench.report
+        monkeypatch.undo()
+        assert bench().code == 1  # the lines are there, so the run has failed
+
+    def test_ctrl_c_leaves_whole_lines(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        with monkeypatch.context() as patch:
+            real, calls = Engine.generate, iter(range(100))
+
+            def generate(*args: Any, **options: Any) -> Any:
+                if next(calls) == 7:
+                    raise KeyboardInterrupt
+                return real(*args, **options)
+
+            patch.setattr(Engine, "generate", generate)
+            ran = bench()
+        assert (ran.code, ran.out) == (130, "")
+        assert ran.err.splitlines()[-1].startswith("broken off: give the same command again")
+        assert f"graft bench report {bench.folder}" in ran.err
+        assert 0 < len(bench.results.measurements) < 2 * ANSWERS
+        assert bench.results.broken is None
+        assert bench.run("bench", "report", str(bench.folder), "--no-figures").code == 0
+        assert bench().code == 0
+        assert len(bench.results.measurements) == 2 * ANSWERS
+
+    def test_a_killed_process_goes_on(self, bench: Bench, tmp_path: Path) -> None:
+        """The signal that nobody can catch, in the middle of a line."""
+        whole = Bench(bench.run, bench.folders, bench.suite, tmp_path / "whole")
+        assert whole().code == 0
+        arguments = [*bench.start, "--out", str(bench.folder), "--no-figures"]
+        code = (
+            "import os, signal, sys\n"
+            "from graft.bench.results import ResultsWriter\n"
+            "from graft.cli import main\n"
+            "real, calls = ResultsWriter._write, iter(range(100))\n"
+            "def write(self, line):\n"
+            "    if next(calls) == 4:\n"
+            "        self._file.write(line.encode()[:50]); self._file.flush()\n"
+            "        os.kill(os.getpid(), signal.SIGKILL)\n"
+            "    real(self, line)\n"
+            "ResultsWriter._write = write\n"
+            f"main({arguments!r})\n"
+        )
+        process = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+        assert process.returncode == -signal.SIGKILL
+        assert (bench.folder / "results.jsonl").read_bytes()[-1:] != b"\n"
+        ran = bench()
+        assert ran.code == 0, ran.err
+        found = bench.results
+        assert without_times(found.measurements) == without_times(whole.results.measurements)
+        assert len(found.environments) == 2
+        # The same tables, but for times.
+        heading = "## The same tokens as plain decoding"
+        assert tables_of(bench.report, heading) == tables_of(whole.report, heading)
+        mine, theirs = (tables_of(b.report, "## Speed-up / tau")[0] for b in (bench, whole))
+        case = "retrieval K=4 warm"
+        assert [row[case].split("/")[1] for row in mine] == [
+            row[case].split("/")[1] for row in theirs
+        ]
+
+    def test_progress(self, bench: Bench) -> None:
+        told = [line for line in bench().err.splitlines() if " answers" in line]
+        assert told[-1] == "8 of 8 answers"
+        assert len(told) <= 10
+        assert bench("--quiet").err == ""
+
+    def test_progress_on_a_terminal(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        screen = Terminal()
+        monkeypatch.setattr(sys, "stderr", screen)
+        assert bench("--methods", "plain,hf").code == 0
+        assert "8 of 8 answers" in screen.getvalue()
+
+
+class TestAgain:
+    def test_the_same_command_does_nothing_twice(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bench()
+        first = bench.results.measurements
+        (bench.folder / "report.md").unlink()
+        monkeypatch.setattr(Engine, "generate", pytest.fail)
+        ran = bench()
+        assert ran.code == 0
+        assert bench.results.measurements == first
+        assert "8 of 8" not in ran.err
+
+    def test_another_command_is_refused_by_what_differs(self, bench: Bench) -> None:
+        bench("--methods", "plain")
+        before = (bench.folder / "results.jsonl").read_bytes()
+        ran = bench("--methods", "plain", "--limit", "1", "--seed", "3")
+        assert_mistake(ran, "other settings", "seed 0, now 3", "prompts_hash", "resume")
+        assert (bench.folder / "results.jsonl").read_bytes() == before
+
+    def test_resume_adds_to_it(self, bench: Bench) -> None:
+        bench("--methods", "plain", "--limit", "1")
+        ran = bench("--methods", "plain,retrieval", "--resume")
+        assert ran.code == 0, ran.err
+        found = bench.results.measurements
+        assert len(found) == 2 * ANSWERS
+        assert "The file was added to under other settings" in bench.report
+
+
+class TestReportAndCompare:
+    def test_report(self, bench: Bench) -> None:
+        bench()
+        before = bench.report
+        (bench.folder / "report.md").unlink()
+        ran = bench.run("bench", "report", str(bench.folder), "--no-figures")
+        assert (ran.code, ran.out) == (0, f"{bench.folder / 'report.md'}\n")
+        assert bench.report == before
+        ran = bench.run("bench", "report", str(bench.folder))
+        assert ran.code == 0, ran.err
+        assert bench.report.startswith(before.rstrip())
+
+    def test_compare(self, bench: Bench, tmp_path: Path) -> None:
+        bench("--quiet")
+        other = tmp_path / "other.jsonl"
+        other.write_bytes((bench.folder / "results.jsonl").read_bytes())
+        ran = bench.run("bench", "compare", str(bench.folder), str(other))
+        assert ran.code == 0, ran.err
+        assert "tokens/s B/A" in ran.out
+        assert "retrieval K=4 warm" in ran.out
+
+    def test_nothing_there(self, bench: Bench, tmp_path: Path) -> None:
+        assert_mistake(bench.run("bench", "report", str(tmp_path)), "results.jsonl", "cannot be")
+        ran = bench.run("bench", "compare", str(tmp_path), str(tmp_path))
+        assert_mistake(ran, "results.jsonl", "cannot be read")
+
+
+class TestMistakes:
+    """All of these are said before a model is loaded."""
+
+    @pytest.fixture(autouse=True)
+    def _no_model(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(session, "load_model", pytest.fail)
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (("--methods", "plain,retreival"), ("did you mean retrieval?",)),
+            (("-m", ""), ("--model is empty",)),
+            (("--methods", ""), ("no method",)),
+            (("--methods", "plain,plain"), ("methods holds plain twice",)),
+            (("--methods", "plain,graft"), ("--head", "--draft-model")),
+            (("--methods", "hf", "--batch", "2"), ("one prompt at a time",)),
+            (("--methods", "hf", "--cpu-weights", "fp16"), ("rounds them",)),
+            (("--task", "chad"), ("no task 'chad'", "did you mean chat?")),
+            (("--limit", "0"), ("limit is 0",)),
+            (("--max-prompt-tokens", "0"), ("max prompt tokens is 0",)),
+            (("--max-turns", "0"), ("max turns is 0",)),
+            (("--budget", "4,x"), ("--budget '4,x'", "whole numbers")),
+            (("--budget", "4,"), ("--budget '4,'",)),
+            (("--budget", ""), ("budgets is empty",)),
+            (("--budget", "4,4"), ("budgets holds 4 twice",)),
+            (("--budget", "0"), ("budgets holds 0",)),
+            (("--budget", "1000"), ("budget=1000",)),
+            (("--kept", "9,9", "--methods", "graft", "--draft-model", "x"), ("kept",)),
+            (("--batch", "2000"), ("max_batch=2000",)),
+            (("--batch", "1.5"), ("--batch '1.5'",)),
+            (("--temperature", "-1"), ("temperature",)),
+            (("--temperature", "nan"), ("temperature",)),
+            (("-n", "1"), ("max_new_tokens=1",)),
+            (("--suite", "/nowhere.jsonl"), ("cannot read /nowhere.jsonl",)),
+            (("--suite", "/nowhere"), ("/nowhere",)),
+            (("--head", "/nowhere"), ("no head '/nowhere'",)),
+            (("--draft-model", "x", "--methods", "eagle3:graft"), ("loaded: model",)),
+            (("--draft-model", "x", "--methods", "eagle3"), ("EAGLE-3 head",)),
+        ],
+    )
+    def test_settings(
+        self, bench: Bench, arguments: tuple[str, ...], words: tuple[str, ...]
+    ) -> None:
+        assert_mistake(bench(*arguments), *words)
+
+    def test_two_heads_of_a_kind(self, bench: Bench) -> None:
+        heads = ("--head", bench.folders.specforge, "--head", bench.folders.speculators)
+        assert_mistake(bench(*heads), "two drafters of the kind eagle3")
+
+    def test_a_folder_that_cannot_be_made(self, bench: Bench) -> None:
+        bench.folder.write_text("a file")
+        assert_mistake(bench(), "cannot be made")
+
+    def test_a_folder_that_cannot_be_written_to(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        refusing = SimpleNamespace(access=lambda *_: False, W_OK=os.W_OK, X_OK=os.X_OK)
+        monkeypatch.setattr(session, "os", refusing)
+        assert_mistake(bench(), "no permission to write")
+
+    @pytest.mark.parametrize("command", [(), ("report",)])
+    def test_figures_without_matplotlib(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
+        ran = bench.run("bench", *command, *(["x"] if command else []))
+        assert_mistake(ran, "pip install 'graft-decoding[bench]'", "--no-figures")
+
+
+class TestMistakesOfItems:
+    """Said once the model is there, before anything is run."""
+
+    @pytest.fixture(autouse=True)
+    def _no_answers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Engine, "generate", pytest.fail)
+
+    def test_one_that_does_not_fit(self, bench: Bench) -> None:
+        ran = bench("-n", "250")
+        assert_mistake(ran, "of task chat", "target holds 256", "--max-prompt-tokens")
+        assert not (bench.folder / "results.jsonl").exists()
+
+    def test_none_is_left(self, bench: Bench) -> None:
+        assert_mistake(bench("--min-prompt-tokens", "500"), "no prompt is left")
+
+    def test_a_chat_template_that_refuses(self, bench: Bench, tmp_path: Path) -> None:
+        folder = tmp_path / "model"
+        folder.mkdir()
+        for file in Path(bench.folders.target).iterdir():
+            (folder / file.name).write_bytes(file.read_bytes())
+        refusing = "{{ raise_exception('only tools') }}"
+        (folder / "chat_template.jinja").write_text(refusing)
+        ran = bench("-m", str(folder))
+        assert_mistake(ran, "prompt '1' of task chat cannot be asked", "only tools")
+
+
+def test_a_full_disk_is_a_mistake(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: ResultsWriter, line: Any) -> None:
+        raise ValueError("results.jsonl cannot be written: No space left on device")
+
+    monkeypatch.setattr(ResultsWriter, "append", full)
+    ran = bench()
+    assert ran.code == 2
+    assert ran.err.splitlines()[-1].endswith("No space left on device")
