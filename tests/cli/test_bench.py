@@ -3,43 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from graft import loader
-from graft.bench import session
-from graft.bench.results import Results, ResultsWriter, read_results
+from graft.bench.results import ResultsWriter, read_results
 from graft.engine import Engine
 from tests.bench.factory import tables_of
 from tests.bench.running import spoil, without_times
-from tests.cli.helpers import Command, Run, Terminal, assert_mistake
+from tests.cli.benching import ANSWERS, Bench
+from tests.cli.helpers import Command, Terminal, assert_mistake
 from tests.drafter_folders import Folders, write_drafters
-
-SUITE = [
-    {"task": "chat", "prompt": "hello hello hello"},
-    {"task": "chat", "turns": ["hi", "and then?"]},
-    {"task": "code", "prompt": "def f(x):\n    return x"},
-]
-ANSWERS = 4  # turns
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     return write_drafters(tmp_path_factory.mktemp("drafters"), max_position_embeddings=256)
-
-
-@pytest.fixture(scope="module")
-def suite(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("suite") / "suite.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in SUITE))
-    return str(path)
 
 
 @pytest.fixture(autouse=True)
@@ -48,38 +32,15 @@ def _untested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader, "self_test", lambda engine: None)
 
 
-class Bench:
-    """Runs `graft bench` on the tiny model into a folder of its own."""
-
-    def __init__(self, run: Command, folders: Folders, suite: str, folder: Path) -> None:
-        self.run = run
-        self.folders = folders
-        self.suite = suite
-        self.start = ("bench", "-m", folders.target, "--suite", suite, "-n", "8")
-        self.folder = folder
-
-    def __call__(self, *arguments: str, figures: bool = False) -> Run:
-        drawn = () if figures else ("--no-figures",)
-        return self.run(*self.start, "--out", str(self.folder), *drawn, *arguments)
-
-    @property
-    def results(self) -> Results:
-        return read_results(self.folder / "results.jsonl")
-
-    @property
-    def report(self) -> str:
-        return (self.folder / "report.md").read_text()
-
-
 @pytest.fixture
-def bench(run: Command, folders: Folders, suite: str, tmp_path: Path) -> Bench:
-    return Bench(run, folders, suite, tmp_path / "run")
+def bench(run: Command, folders: Folders, tmp_path: Path) -> Bench:
+    return Bench(run, folders.target, tmp_path / "run")
 
 
-def test_a_whole_run_with_all_kinds_of_drafters(bench: Bench) -> None:
-    heads = ("--head", bench.folders.specforge, "--head", bench.folders.dflash)
+def test_a_whole_run_with_all_kinds_of_drafters(bench: Bench, folders: Folders) -> None:
+    heads = ("--head", folders.specforge, "--head", folders.dflash)
     methods = "plain,lookup,retrieval,graft,model:graft,dflash:dense,eagle3,pruned,hf,hf-lookup"
-    ran = bench(*heads, "--draft-model", bench.folders.draft, "--methods", methods, figures=True)
+    ran = bench(*heads, "--draft-model", folders.draft, "--methods", methods, figures=True)
     assert (ran.code, ran.out) == (0, f"{bench.folder / 'report.md'}\n"), ran.err
     assert sorted(p.name for p in bench.folder.iterdir()) == [
         "figures", "journal.safetensors", "report.md", "results.jsonl"
@@ -101,7 +62,7 @@ def test_a_whole_run_with_all_kinds_of_drafters(bench: Bench) -> None:
     assert environment["model"] == "target"
     assert environment["drafters"].keys() == {"eagle3", "dflash", "model"}
     assert environment["command"].startswith("graft ")
-    assert str(Path(bench.folders.target).parent) not in json.dumps(environment["drafters"])
+    assert str(Path(bench.model).parent) not in json.dumps(environment["drafters"])
 
 
 def test_settings_reach_the_run(bench: Bench) -> None:
@@ -161,7 +122,7 @@ class TestEnds:
 
     def test_a_killed_process_goes_on(self, bench: Bench, tmp_path: Path) -> None:
         """The signal that nobody can catch, in the middle of a line."""
-        whole = Bench(bench.run, bench.folders, bench.suite, tmp_path / "whole")
+        whole = Bench(bench.run, bench.model, tmp_path / "whole")
         assert whole().code == 0
         arguments = [*bench.start, "--out", str(bench.folder), "--no-figures"]
         code = (
@@ -261,101 +222,6 @@ class TestReportAndCompare:
         assert_mistake(bench.run("bench", "report", str(tmp_path)), "results.jsonl", "cannot be")
         ran = bench.run("bench", "compare", str(tmp_path), str(tmp_path))
         assert_mistake(ran, "results.jsonl", "cannot be read")
-
-
-class TestMistakes:
-    """All of these are said before a model is loaded."""
-
-    @pytest.fixture(autouse=True)
-    def _no_model(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(session, "load_model", pytest.fail)
-
-    @pytest.mark.parametrize(
-        ("arguments", "words"),
-        [
-            (("--methods", "plain,retreival"), ("did you mean retrieval?",)),
-            (("-m", ""), ("--model is empty",)),
-            (("--methods", ""), ("no method",)),
-            (("--methods", "plain,plain"), ("methods holds plain twice",)),
-            (("--methods", "plain,graft"), ("--head", "--draft-model")),
-            (("--methods", "hf", "--batch", "2"), ("one prompt at a time",)),
-            (("--methods", "hf", "--cpu-weights", "fp16"), ("rounds them",)),
-            (("--task", "chad"), ("no task 'chad'", "did you mean chat?")),
-            (("--limit", "0"), ("limit is 0",)),
-            (("--max-prompt-tokens", "0"), ("max prompt tokens is 0",)),
-            (("--max-turns", "0"), ("max turns is 0",)),
-            (("--budget", "4,x"), ("--budget '4,x'", "whole numbers")),
-            (("--budget", "4,"), ("--budget '4,'",)),
-            (("--budget", ""), ("budgets is empty",)),
-            (("--budget", "4,4"), ("budgets holds 4 twice",)),
-            (("--budget", "0"), ("budgets holds 0",)),
-            (("--budget", "1000"), ("budget=1000",)),
-            (("--kept", "9,9", "--methods", "graft", "--draft-model", "x"), ("kept",)),
-            (("--batch", "2000"), ("max_batch=2000",)),
-            (("--batch", "1.5"), ("--batch '1.5'",)),
-            (("--temperature", "-1"), ("temperature",)),
-            (("--temperature", "nan"), ("temperature",)),
-            (("-n", "1"), ("max_new_tokens=1",)),
-            (("--suite", "/nowhere.jsonl"), ("cannot read /nowhere.jsonl",)),
-            (("--suite", "/nowhere"), ("/nowhere",)),
-            (("--head", "/nowhere"), ("no head '/nowhere'",)),
-            (("--draft-model", "x", "--methods", "eagle3:graft"), ("loaded: model",)),
-            (("--draft-model", "x", "--methods", "eagle3"), ("EAGLE-3 head",)),
-        ],
-    )
-    def test_settings(
-        self, bench: Bench, arguments: tuple[str, ...], words: tuple[str, ...]
-    ) -> None:
-        assert_mistake(bench(*arguments), *words)
-
-    def test_two_heads_of_a_kind(self, bench: Bench) -> None:
-        heads = ("--head", bench.folders.specforge, "--head", bench.folders.speculators)
-        assert_mistake(bench(*heads), "two drafters of the kind eagle3")
-
-    def test_a_folder_that_cannot_be_made(self, bench: Bench) -> None:
-        bench.folder.write_text("a file")
-        assert_mistake(bench(), "cannot be made")
-
-    def test_a_folder_that_cannot_be_written_to(
-        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        refusing = SimpleNamespace(access=lambda *_: False, W_OK=os.W_OK, X_OK=os.X_OK)
-        monkeypatch.setattr(session, "os", refusing)
-        assert_mistake(bench(), "no permission to write")
-
-    @pytest.mark.parametrize("command", [(), ("report",)])
-    def test_figures_without_matplotlib(
-        self, bench: Bench, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
-    ) -> None:
-        monkeypatch.setitem(sys.modules, "matplotlib", None)
-        ran = bench.run("bench", *command, *(["x"] if command else []))
-        assert_mistake(ran, "pip install 'graft-decoding[bench]'", "--no-figures")
-
-
-class TestMistakesOfItems:
-    """Said once the model is there, before anything is run."""
-
-    @pytest.fixture(autouse=True)
-    def _no_answers(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(Engine, "generate", pytest.fail)
-
-    def test_one_that_does_not_fit(self, bench: Bench) -> None:
-        ran = bench("-n", "250")
-        assert_mistake(ran, "of task chat", "target holds 256", "--max-prompt-tokens")
-        assert not (bench.folder / "results.jsonl").exists()
-
-    def test_none_is_left(self, bench: Bench) -> None:
-        assert_mistake(bench("--min-prompt-tokens", "500"), "no prompt is left")
-
-    def test_a_chat_template_that_refuses(self, bench: Bench, tmp_path: Path) -> None:
-        folder = tmp_path / "model"
-        folder.mkdir()
-        for file in Path(bench.folders.target).iterdir():
-            (folder / file.name).write_bytes(file.read_bytes())
-        refusing = "{{ raise_exception('only tools') }}"
-        (folder / "chat_template.jinja").write_text(refusing)
-        ran = bench("-m", str(folder))
-        assert_mistake(ran, "prompt '1' of task chat cannot be asked", "only tools")
 
 
 def test_a_full_disk_is_a_mistake(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
