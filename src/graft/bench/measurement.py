@@ -24,7 +24,7 @@ class Measurement:
         method: a policy, with its drafter in front where it is not the default ("model:graft"),
             or "hf", "hf-lookup" for Transformers' own.
         budget: K; 0 where the method has none. batch: requests that decoded together.
-        matrix: "cold" (empty at the start of every item), "warm" (kept over the run), "none".
+        matrix: "cold" (empty at the start of every answer), "warm" (kept over the run), "none".
         token_ids: the answer. sources: a letter of `SOURCES` per token; "" where not known.
         tau: mean tokens committed per round; 1 for methods without rounds of their own.
         decode_seconds: from the first token to the last; in a batch, of this request.

@@ -43,7 +43,7 @@ from graft.bench.tables import NOTHING, figures, interval_of, number, table
 FEW: Final = 10  # prompts below which bootstrap intervals miss the truth too often
 
 _MATRIX: Final = {
-    "cold": "cold: the matrix is empty at the start of every item and learns within it",
+    "cold": "cold: the matrix is empty at the start of every answer and learns within it",
     "warm": "warm: the matrix is kept over the run, so later prompts profit from earlier ones",
     "none": "none: no matrix of our own",
 }

@@ -135,12 +135,14 @@ def _totals(clusters: Sequence[Sequence[Measurement]]) -> Tensor:
 
 def _numbers(m: Measurement) -> list[float]:
     """What adds up over answers, in the order of NAMES."""
-    later = max(m.completion_tokens - 1, 0)
     fields = [float(getattr(m, name)) for name in _FIELDS]
     parts = [m.seconds.get(part, 0.0) for part in LAPS]
     recorded = sum(m.round_tokens)
-    # Methods from outside tell no single rounds; their tau is all there is.
+    # Methods from outside tell no single rounds; their tau is all there is. Their first forward
+    # may bring several tokens, so those after it are what their rounds committed.
     committed = recorded if m.round_tokens else m.tau * m.rounds
+    own = bool(m.round_tokens) or not m.rounds
+    later = max(m.completion_tokens - 1, 0) if own else committed
     return [1.0, later, committed, recorded, len(m.round_tokens), *fields, *parts]
 
 
