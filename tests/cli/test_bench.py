@@ -61,7 +61,7 @@ def test_a_whole_run_with_all_kinds_of_drafters(bench: Bench, folders: Folders) 
     environment = found.environment
     assert environment["model"] == "target"
     assert environment["drafters"].keys() == {"eagle3", "dflash", "model"}
-    assert environment["command"].startswith("graft ")
+    assert environment["command"].startswith("graft")
     assert str(Path(bench.model).parent) not in json.dumps(environment["drafters"])
 
 
