@@ -296,3 +296,17 @@ def test_a_matrix_that_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"not saved, because .* gap"):
         save_matrix(tmp_path / "m", matrix, "f00d", model="tiny")
     assert os.listdir(tmp_path) == []
+
+
+def test_an_entry_that_became_another_token_is_noticed(tmp_path: Path) -> None:
+    matrix = AdjacencyMatrix(9, 2, torch.device("cpu"))
+    matrix.learn_text(torch.tensor([1, 2, 3, 1, 4]))
+    path = tmp_path / "m.safetensors"
+    save_matrix(path, matrix, "f", model="m")
+    load_matrix(path, "f", device=torch.device("cpu"))
+    data = bytearray(path.read_bytes())
+    place = data.rindex((4).to_bytes(4, "little"))
+    data[place] = 5  # a legal token, but not the one that was saved
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match="not those that were saved"):
+        load_matrix(path, "f", device=torch.device("cpu"))

@@ -39,8 +39,8 @@ def make_plan(
     """
     if policy in DRAFTING and drafter is None:
         raise ValueError(
-            f"policy={policy!r} drafts, but no drafter is loaded: give a head or a draft model "
-            "(see graft.load), or use policy plain, lookup or retrieval"
+            f"policy={policy!r} drafts, but no drafter is loaded: give a head (--head) or a draft "
+            "model (--draft-model), or use policy plain, lookup or retrieval"
         )
     if policy == "eagle3" and drafter is not None and drafter.name != "eagle3":
         raise ValueError(

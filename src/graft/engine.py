@@ -163,6 +163,11 @@ class Engine:
         """
         if sampling is not None and options:
             raise ValueError(f"give sampling or {', '.join(options)}, not both")
+        if own := [n for n in options if n in EngineSettings.__dataclass_fields__]:
+            raise ValueError(
+                f"{', '.join(own)}: settings of the engine, so give them to graft.load; of these, "
+                "policy and budget alone may change from call to call"
+            )
         params = sampling or SamplingParams.from_kwargs(**options)
         given, single = as_prompts(prompts)
         requests = []

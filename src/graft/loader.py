@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,12 @@ def load(
     start = None
     if matrix is not None and warm:
         start = load_matrix(matrix, loaded.fingerprint, device=loaded.model.device)
+        if "k" in settings and settings["k"] != start.k:
+            raise ValueError(
+                f"k={settings['k']}, but the matrix {matrix} has {start.k} successors per token: "
+                "leave out k (--k), or build another matrix"
+            )
+        engine_settings = replace(engine_settings, k=start.k)
     _check_ranks(files, shapes, engine_settings.k if start is None else start.k)
     return make_engine(loaded, made, engine_settings, shapes, start, matrix)
 
@@ -152,7 +159,7 @@ def _has_matrix(path: str | Path | None, settings: EngineSettings) -> bool:
     scope = settings.matrix_scope
     if path is None:
         if scope == "file":
-            raise ValueError('matrix_scope="file" needs a file: give it as matrix')
+            raise ValueError('matrix_scope="file" needs a file: give it as matrix (--matrix)')
         return False
     if scope == "request":
         raise ValueError(

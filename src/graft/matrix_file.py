@@ -10,6 +10,7 @@ know how matrices are learnt. Whatever a file holds, the output of decoding does
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ FORMAT: Final = "graft-matrix"
 VERSION: Final = 1
 _TENSOR: Final = "ids"
 _FIELDS: Final = ("fingerprint", "model", "created")
+_DIGEST: Final = "digest"  # of the ids: a flipped bit may still be a token
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ def save_matrix(path: str | Path, matrix: AdjacencyMatrix, fingerprint: str, *, 
         "fingerprint": fingerprint,
         "model": model,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        _DIGEST: _digest(ids),
     }
     with _told("write", place):
         _replace(place, save({_TENSOR: ids}, metadata=facts))
@@ -181,9 +184,16 @@ def _read(path: Path) -> tuple[Tensor, dict[str, str]]:
                 f"{path} is damaged or not a matrix file ({error}): build it again, or give the "
                 "right file"
             ) from error
-    if problem := _problem(ids):
+    problem = _problem(ids)
+    if not problem and facts.get(_DIGEST, digest := _digest(ids)) != digest:
+        problem = "its entries are not those that were saved"
+    if problem:
         raise ValueError(f"{path} is damaged ({problem}): build it again")
     return ids, facts
+
+
+def _digest(ids: Tensor) -> str:
+    return hashlib.sha256(ids.contiguous().numpy().tobytes()).hexdigest()[:16]
 
 
 def _check_facts(path: Path, facts: dict[str, str]) -> dict[str, str]:

@@ -135,7 +135,23 @@ class EngineSettings:
         thresholds = self.thresholds
         if thresholds is None:
             thresholds = pruning.default_thresholds(marks)
-        return DraftPlan(budget, beam, depth, marks, thresholds, kept)
+        try:
+            if self.kept is not None and (
+                len(self.kept) != len(marks) or any(not 0 <= n <= budget for n in self.kept)
+            ):
+                raise ValueError(
+                    f"kept={self.kept}: one number from 0 to the budget {budget} is supported for "
+                    f"each of the {len(marks)} checkpoints {marks}"
+                )
+            return DraftPlan(budget, beam, depth, marks, thresholds, kept)
+        except ValueError as error:
+            if self.depth is not None:
+                raise
+            raise ValueError(
+                f"{error} (budget {budget} has depth {depth} and checkpoints "
+                f"{pruning.scaled_checkpoints(depth)} if nothing else is set; preset paper-60 has "
+                "depth 8 and checkpoints (0, 1, 5))"
+            ) from error
 
 
 def _one_of(name: str, found: object, supported: tuple[str, ...]) -> None:

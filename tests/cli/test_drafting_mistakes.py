@@ -25,7 +25,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
         ("--thresholds 0.3", "thresholds=(0.3,)"),
         ("--thresholds nan,nan,nan", "thresholds=(nan, nan, nan)"),
         ("--checkpoints 0,0", "checkpoints=(0, 0)"),
-        ("--kept 99,99,99", "kept=(99, 99, 99, 4)"),
+        ("--kept 99,99,99", "kept=(99, 99, 99)"),
         ("--preset paper-61", "preset='paper-61'"),
         ("--policy fastest", "fastest"),
         ("--drafter medusa", "medusa"),
@@ -61,7 +61,7 @@ def test_a_mistake_is_one_line_before_the_model_is_read(
         ("--head-window 4", "none is loaded"),
         ("--policy graft", "no drafter is loaded"),
         ("--policy eagle3 --draft-model {draft}", "needs an EAGLE-3 head"),
-        ("--kept 9,9 --checkpoints 0,1 --budget 8 --head {specforge}", "kept=(9, 9, 8)"),
+        ("--kept 9,9 --checkpoints 0,1 --budget 8 --head {specforge}", "kept=(9, 9)"),
     ],
 )
 def test_a_drafter_that_does_not_fit_is_one_line(
