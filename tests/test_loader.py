@@ -73,3 +73,20 @@ def test_an_engine_is_loaded_without_settings(folder: Path) -> None:
 
 def test_what_the_package_names_is_there() -> None:
     assert [name for name in graft.__all__ if not hasattr(graft, name)] == []
+
+
+def test_the_k_of_a_matrix_holds(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    graft.load(folder, device="cpu", k=3).save_matrix(path)
+    engine = graft.load(folder, device="cpu", matrix=path)
+    assert (engine.matrix.k, engine.settings.k) == (3, 3)
+    with pytest.raises(ValueError, match=r"^k=4, but the matrix .* has 3 successors per token"):
+        graft.load(folder, device="cpu", matrix=path, k=4)
+
+
+def test_settings_of_the_engine_are_told_from_those_of_a_call(folder: Path) -> None:
+    engine = graft.load(folder, device="cpu")
+    with pytest.raises(ValueError, match=r"^beam: settings of the engine, so give them to graft"):
+        engine.generate([5, 6], beam=3)
+    with pytest.raises(ValueError, match="unknown setting 'beem'"):
+        engine.generate([5, 6], beem=3)

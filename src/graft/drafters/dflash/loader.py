@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -20,10 +20,11 @@ from torch import Tensor, nn
 
 from graft.drafters.dflash.config import DFlashConfig
 from graft.drafters.dflash.drafter import DFlashDrafter
-from graft.drafters.dflash.formats import TargetShape, read_format
+from graft.drafters.dflash.formats import TargetShape, read_format, stated_target
 from graft.drafters.dflash.model import DFlashModel
+from graft.drafters.eagle3.checkpoint import is_pointer
 
-__all__ = ["load_dflash"]
+__all__ = ["Understood", "load_dflash", "understand"]
 
 # Names of Transformers' muse_glimmer_assistant for what the others call differently.
 _RENAMED = {
@@ -31,6 +32,14 @@ _RENAMED = {
     "encoder.output_norm_enc.weight": "hidden_norm.weight",
 }
 _NAMED = 4  # tensors a message names before it counts the rest
+
+
+class Understood(NamedTuple):
+    """A checkpoint that was checked: the file, its meaning, weights in the network's names."""
+
+    raw: dict[str, Any]
+    config: DFlashConfig
+    tensors: dict[str, Tensor]  # on the CPU, as stored
 
 
 def load_dflash(
@@ -64,18 +73,35 @@ def load_dflash(
         raise ValueError("a DFlash drafter reads the target's embeddings: they must be in full")
     text = target_config.get_text_config()
     target = TargetShape(text.hidden_size, text.num_hidden_layers, weight.shape[0])
-    try:
-        raw, tensors = _read_config(folder), _read_tensors(folder)
-        config = read_format(raw, tensors, target, mask_token_id)
-        _check_fit(config, target)
-        model = _build(config, tensors, weight.device, dtype or weight.dtype)
-    except ValueError as error:
-        raise ValueError(f"DFlash drafter {folder}: {error}") from error
+    found = understand(folder, target, mask_token_id)
+    model = _build(found.config, found.tensors, weight.device, dtype or weight.dtype)
     own = model.embed_tokens
     table = weight.detach() if own is None else own.weight
     shared = partial(_in_dtype, lm_head, weight.dtype)
     layer = shared if model.lm_head is None else model.lm_head
     return DFlashDrafter(model, table, layer, token_count)
+
+
+def understand(
+    folder: Path, target: TargetShape | None, mask_token_id: int | None = None
+) -> Understood:
+    """Read and check a drafter without building it.
+
+    Args:
+        target: None checks it against what it states of its target itself.
+
+    Raises:
+        ValueError: as `load_dflash`.
+    """
+    try:
+        raw, tensors = _read_config(folder), _read_tensors(folder)
+        target = target or stated_target(raw)
+        config = read_format(raw, tensors, target, mask_token_id)
+        _check_fit(config, target)
+        _check_weights(config, tensors, raw.get("model_type") == "muse_glimmer_assistant")
+    except ValueError as error:
+        raise ValueError(f"DFlash drafter {folder}: {error}") from error
+    return Understood(raw, config, tensors)
 
 
 def _in_dtype(layer: Callable[[Tensor], Tensor], dtype: torch.dtype, hidden: Tensor) -> Tensor:
@@ -100,6 +126,11 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
     """All tensors, by the names that this project uses, on the CPU."""
     files = sorted(folder.glob("*.safetensors"))
     old = folder / "pytorch_model.bin"
+    if pointers := [file for file in (files or [old]) if file.exists() and is_pointer(file)]:
+        raise ValueError(
+            f"{pointers[0].name} is a Git LFS pointer, not the weights: run git lfs pull in its "
+            "folder"
+        )
     try:
         if files:
             parts = [load_file(file) for file in files]
@@ -136,13 +167,7 @@ def _build(
     config: DFlashConfig, tensors: dict[str, Tensor], device: torch.device, dtype: torch.dtype
 ) -> DFlashModel:
     """The network with the checkpoint's tensors as its weights, on `device` in `dtype`."""
-    with torch.device("meta"):  # no storage: the weights take the tensors' place
-        model = DFlashModel(config)
-    reduced = model.d2t is not None
-    known = tensors.pop("t2d", None) if reduced else None
-    _check_tensors(tensors, model.state_dict())
-    if reduced:
-        _check_ids(tensors["d2t"], known, config.vocab_size)
+    model = _empty(config)
     model.load_state_dict(
         {
             name: tensor.to(device, dtype if tensor.is_floating_point() else torch.int64)
@@ -152,6 +177,25 @@ def _build(
     )
     model.rotary.to(device)  # in float32, whatever the weights are in
     return model.eval().requires_grad_(False)
+
+
+def _empty(config: DFlashConfig) -> DFlashModel:
+    with torch.device("meta"):  # no storage: the weights take the tensors' place
+        return DFlashModel(config)
+
+
+def _check_weights(config: DFlashConfig, tensors: dict[str, Tensor], renamed: bool) -> None:
+    """Compare the tensors with the network, and take out the mask that it has no use for.
+
+    renamed: the checkpoint calls some tensors otherwise, and so must messages.
+    """
+    wanted = _empty(config).state_dict()
+    known = tensors.pop("t2d", None) if "d2t" in wanted else None
+    spelt = {ours: theirs for theirs, ours in _RENAMED.items()} if renamed else {}
+    found, wanted = ({spelt.get(k, k): t for k, t in d.items()} for d in (tensors, wanted))
+    _check_tensors(found, wanted)
+    if "d2t" in wanted:
+        _check_ids(tensors["d2t"], known, config.vocab_size)
 
 
 def _check_tensors(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:

@@ -23,6 +23,7 @@ from graft.drafters.eagle3.errors import HeadError
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _FOLDER = "a head's folder holds config.json and model.safetensors (or pytorch_model.bin)"
 _NAMES = ("model.safetensors", "pytorch_model.bin")
+_POINTER = b"version https://git-lfs"  # how a file that Git LFS has not fetched begins
 
 
 class Checkpoint(NamedTuple):
@@ -112,8 +113,12 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
     others = [*sorted(folder.glob("*.safetensors")), *sorted(folder.glob("*.bin"))]
     if len(others) == 1:
         return _one(others[0])
-    found = f"several: {', '.join(f.name for f in others)}" if others else "none"
-    raise HeadError(f"{folder} has no {' or '.join(_NAMES)}, but {found}; {_FOLDER}")
+    if not others:
+        raise HeadError(f"{folder} holds no weights; {_FOLDER}")
+    raise HeadError(
+        f"{folder} holds several files of weights ({', '.join(f.name for f in others)}), and none "
+        f"is called {' or '.join(_NAMES)}; {_FOLDER}"
+    )
 
 
 def _shards(index: Path) -> dict[str, Tensor]:
@@ -131,11 +136,23 @@ def _shards(index: Path) -> dict[str, Tensor]:
     return state
 
 
+def is_pointer(file: Path) -> bool:
+    """Whether Git LFS left a note in place of the file."""
+    with file.open("rb") as opened:
+        return opened.read(len(_POINTER)) == _POINTER
+
+
 def _one(file: Path) -> dict[str, Tensor]:
     try:
+        if is_pointer(file):
+            raise HeadError(
+                f"{file} is a Git LFS pointer, not the weights: run git lfs pull in its folder"
+            )
         if file.suffix == ".safetensors":
             return load_file(file)
         state = torch.load(file, map_location="cpu", weights_only=True)
+    except HeadError:
+        raise
     except pickle.UnpicklingError as error:
         raise HeadError(
             f"{file} is damaged, or holds more than tensors; Graft runs no code of a checkpoint: "

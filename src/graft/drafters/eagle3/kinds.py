@@ -20,9 +20,15 @@ _QUANTISED = re.compile(
 )
 _MAPS = ("d2t", "t2d", "draft_id_to_target_id")
 _HEAD = (
-    "Graft loads EAGLE-3 heads: one fc over three features of the target, and a draft layer with "
-    "hidden_norm; use a head made for EAGLE-3"
+    "A head (--head) is an EAGLE-3 head (one fc over three features of the target, and a draft "
+    "layer with hidden_norm) or a DFlash drafter; use one of them"
 )
+_MODEL = "a whole language model"
+_DRAFT_MODEL = (
+    "To draft with it, give it as the draft model (--draft-model, draft_model=) instead of as head"
+)
+_DFLASH = "a DFlash drafter"
+_AS_DFLASH = "Leave out the kind of drafter, or say dflash (--drafter, drafter=)"
 
 
 def check_kind(config: Mapping[str, Any], state: Mapping[str, Tensor], name: str) -> list[str]:
@@ -32,7 +38,8 @@ def check_kind(config: Mapping[str, Any], state: Mapping[str, Tensor], name: str
         HeadError: with the kind of thing that was found.
     """
     if kind := _other_kind(config, state):
-        raise HeadError(f"{name} is {kind}, not an EAGLE-3 head. {_HEAD}")
+        advice = {_MODEL: _DRAFT_MODEL, _DFLASH: _AS_DFLASH}.get(kind, _HEAD)
+        raise HeadError(f"{name} is {kind}, not an EAGLE-3 head. {advice}")
     if kind := _other_layer(config, state):
         raise HeadError(f"{name} is an EAGLE-3 head with {kind}, which is not supported. {_HEAD}")
     return _check_quantised(config, state, name)
@@ -47,7 +54,7 @@ def _other_kind(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> str |
     if "medusa_num_heads" in config or _any(keys, r"^medusa_head\.|^\d+\.\d+\.linear\."):
         return "a Medusa head"
     if "dflash_config" in config or "DFlash" in classes or stated == "dflash":
-        return "a DFlash drafter"
+        return _DFLASH
     if stated != "eagle3":
         return f"a speculator of type {stated}"
     if "mask_hidden" in state or "ptd_token_id" in config:
@@ -66,7 +73,7 @@ def _eagle_or_model(keys: list[str], state: Mapping[str, Tensor]) -> str | None:
         return None
     layers = {m[1] for k in keys if (m := re.search(r"(?:layers|h|blocks)\.(\d+)\.", k))}
     if fc is None and (len(layers) > 1 or _any(keys, r"^(model|transformer)\.")):
-        return "a whole language model"
+        return _MODEL
     if fc is None and normed:
         return "a head without fc (use_aux_hidden_state is off)"
     return "something else (it has no fc with a hidden_norm)"

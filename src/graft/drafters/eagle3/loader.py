@@ -9,6 +9,8 @@ it was trained with. Nothing is guessed in silence: what was assumed stands in t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,12 +23,12 @@ from graft.drafters.eagle3.errors import HeadError
 from graft.drafters.eagle3.facts import TargetFacts
 from graft.drafters.eagle3.fit import check_fit
 from graft.drafters.eagle3.formats import pick
-from graft.drafters.eagle3.formats.base import UNKNOWN_LAYERS
+from graft.drafters.eagle3.formats.base import UNKNOWN_LAYERS, spelling
 from graft.drafters.eagle3.head import Eagle3Head
 from graft.drafters.eagle3.kinds import check_kind
 from graft.drafters.eagle3.origin import read_origin
 from graft.drafters.eagle3.report import HeadReport, digest_of, dtype_name, rope_text
-from graft.drafters.eagle3.strict import check_tensors, check_values, empty_head
+from graft.drafters.eagle3.strict import check_tensors, empty_head
 from graft.drafters.eagle3.vocabulary import read_vocabulary
 
 __all__ = ["HeadError", "LoadedHead", "TargetFacts", "inspect_head", "load_head", "read_checkpoint"]
@@ -87,17 +89,27 @@ def inspect_head(path: str | Path, target: TargetFacts | None = None) -> HeadRep
     return _understand(path, target).report
 
 
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Converters and tables do not know whose they are: put the head's name in front."""
+    try:
+        yield
+    except HeadError as error:
+        raise HeadError(f"{name}: {error}") from error
+
+
 def _understand(path: str | Path, target: TargetFacts | None) -> _Understood:
     folder, name = find_folder(path), str(path)
     checkpoint = read_checkpoint(folder)
     notes = check_kind(checkpoint.config, checkpoint.state, name)
-    form = pick(checkpoint.config, checkpoint.state.keys())
-    made = form.convert(checkpoint.config, checkpoint.state, target)
+    with _named(name):
+        form = pick(checkpoint.config, checkpoint.state.keys())
+        made = form.convert(checkpoint.config, checkpoint.state, target)
     state, config = dict(made.state), made.config
     tables = state.pop("d2t", None), state.pop("t2d", None)
-    check_tensors(empty_head(config), state, name)
-    check_values(state, name)
-    target_ids, remarks = read_vocabulary(*tables, config.draft_vocab_size, config.vocab_size)
+    check_tensors(empty_head(config), state, name, spelling(checkpoint.state))
+    with _named(name):
+        target_ids, remarks = read_vocabulary(*tables, config.draft_vocab_size, config.vocab_size)
     notes += [*made.notes, *remarks]
     origin = read_origin(checkpoint.config, folder, None if target is None else target.token_count)
     notes += [origin.note] if origin.note else []
@@ -115,7 +127,7 @@ def _understand(path: str | Path, target: TargetFacts | None) -> _Understood:
         own_embeddings=config.own_embeddings,
         feature_layers=None if config.feature_layers == UNKNOWN_LAYERS else config.feature_layers,
         written_layers=made.written_layers,
-        rope=rope_text(config),
+        rope=rope_text(config.rope_parameters),
         trained_length=config.max_position_embeddings,
         digest=digest_of(state, target_ids),
         made_for=origin.target,

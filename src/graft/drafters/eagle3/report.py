@@ -55,8 +55,10 @@ class HeadReport:
     notes: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return asdict(self)
+        """Plain JSON values; layers that depend on a target that was not given are None."""
+        made = {"kind": "eagle3", **asdict(self)}
+        made["config"]["feature_layers"] = self.feature_layers
+        return made
 
 
 def digest_of(state: Mapping[str, Tensor], target_ids: Tensor) -> str:
@@ -75,9 +77,8 @@ def dtype_name(state: Mapping[str, Tensor]) -> str:
     return ", ".join(kinds)
 
 
-def rope_text(config: Eagle3Config) -> str:
-    """The rotary embedding in one line."""
-    rope = config.rope_parameters
+def rope_text(rope: Mapping[str, Any]) -> str:
+    """A rotary embedding in one line, from its parameters in Transformers' form."""
     rest = {k: v for k, v in rope.items() if k not in ("rope_type", "rope_theta")}
     short = [f"{k} {'[...]' if isinstance(v, list) else v}" for k, v in rest.items()]
     return ", ".join([f"{rope['rope_type']}, theta {rope['rope_theta']:g}", *short])

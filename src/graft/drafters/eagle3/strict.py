@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -36,8 +36,13 @@ def empty_head(config: Eagle3Config) -> Eagle3Head:
         return Eagle3Head(config)
 
 
-def check_tensors(head: Eagle3Head, state: Mapping[str, Tensor], name: str) -> None:
+def check_tensors(
+    head: Eagle3Head, state: Mapping[str, Tensor], name: str, spell: Callable[[str], str]
+) -> None:
     """Compare a state dict (without the vocabulary's tables) with what a head holds.
+
+    Args:
+        spell: from the head's name of a tensor to the checkpoint's, for messages.
 
     Raises:
         HeadError: naming all tensors that are missing, left over or of another shape, and the
@@ -47,15 +52,16 @@ def check_tensors(head: Eagle3Head, state: Mapping[str, Tensor], name: str) -> N
     found = {k: list(t.shape) for k, t in state.items()}
     missing, unknown = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
     shapes = [
-        f"{k} is {found[k]} instead of {wanted[k]}"
+        f"{spell(k)} is {found[k]} instead of {wanted[k]}"
         for k in wanted
         if k in found and found[k] != wanted[k]
     ]
-    faults = [
-        f"{kind}: {_listed(names)}"
-        for kind, names in (("missing", missing), ("unknown", unknown), ("wrong shape", shapes))
-        if names
-    ]
+    kinds = {
+        "missing": [spell(k) for k in missing],
+        "unknown": [spell(k) for k in unknown],
+        "wrong shape": shapes,
+    }
+    faults = [f"{kind}: {_listed(names)}" for kind, names in kinds.items() if names]
     if faults:
         hint = "".join(_hints(missing, unknown)) or (
             "; config.json and weights must come from the same training"
@@ -63,13 +69,6 @@ def check_tensors(head: Eagle3Head, state: Mapping[str, Tensor], name: str) -> N
         raise HeadError(
             f"the tensors of {name} do not fit its config.json: {'. '.join(faults)}{hint}"
         )
-
-
-def check_values(state: Mapping[str, Tensor], name: str) -> None:
-    """Refuse values that are not finite: no training leaves them."""
-    for key, tensor in state.items():
-        if not bool(torch.isfinite(tensor.float()).all()):
-            raise HeadError(f"{name}: {key} holds values that are not finite: the file is damaged")
 
 
 def _hints(missing: list[str], unknown: list[str]) -> list[str]:

@@ -74,23 +74,32 @@ def _whole(mask: Tensor | None, draft_vocab_size: int, vocab_size: int) -> Vocab
 def _table(d2t: Tensor, draft_vocab_size: int) -> Tensor:
     if d2t.shape != (draft_vocab_size,):
         raise HeadError(
-            f"d2t has shape {list(d2t.shape)}, but must be [{draft_vocab_size}], one offset for "
-            "each token of the draft vocabulary"
+            f"the tensor d2t has shape {list(d2t.shape)}, but config.json states a draft "
+            f"vocabulary of {draft_vocab_size} (draft_vocab_size; without it vocab_size), and d2t "
+            "has one offset for each of its tokens; correct the one that is wrong"
         )
     if d2t.is_floating_point() or d2t.dtype == torch.bool:
-        raise HeadError(f"d2t has dtype {d2t.dtype}, but must hold whole numbers")
+        kind = str(d2t.dtype).removeprefix("torch.")
+        raise HeadError(
+            f"d2t is stored as {kind}, but must hold whole numbers: {kind} may have rounded them; "
+            "restore the table of this head's training, as int64"
+        )
     return d2t.to("cpu", torch.int64)
 
 
 def _mask(t2d: Tensor, vocab_size: int) -> Tensor:
     if t2d.shape != (vocab_size,):
         raise HeadError(
-            f"t2d has shape {list(t2d.shape)}, but must be [{vocab_size}], one mark for each token "
-            "of the target"
+            f"the tensor t2d has shape {list(t2d.shape)}, but config.json states a vocab_size of "
+            f"{vocab_size}, and t2d has one mark for each token of the target; correct the one "
+            "that is wrong"
         )
     values = t2d.to("cpu")
     if values.dtype != torch.bool and not bool(((values == 0) | (values == 1)).all()):
-        raise HeadError("t2d holds other values than 0 and 1; it must mark the tokens of the head")
+        raise HeadError(
+            "t2d holds other values than 0 and 1; it must mark the tokens of the head; restore the "
+            "table of this head's training"
+        )
     return values.to(torch.bool)
 
 

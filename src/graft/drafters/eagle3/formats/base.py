@@ -9,7 +9,7 @@ for all formats alike.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ State = dict[str, Tensor]
 FEATURES = 3  # of the target, when a checkpoint does not say how many
 UNKNOWN_LAYERS = (-1,) * FEATURES
 # Tables that are computed, and copies of the target's matrices that training needs.
+_UNWRAPPED = ("lm_head.", "d2t", "t2d", "draft_id_to_target_id")  # never below "model."
 _DROPPED = re.compile(r"(^|\.)(rotary_emb\..*|verifier_lm_head\.weight|verifier_norm\.weight)$")
 
 
@@ -68,14 +69,42 @@ def architectures(config: Mapping[str, Any]) -> list[str]:
 
 def rename(state: Mapping[str, Tensor]) -> State:
     """Tensors under the names of `Eagle3Head`: midlayer and layers.0 are one and the same."""
-    plain = ("lm_head.", "d2t", "t2d", "draft_id_to_target_id")
-    wrapped = [k for k in state if not k.startswith(plain)]
-    prefix = "model." if wrapped and all(k.startswith("model.") for k in wrapped) else ""
-    names = {k: _name(k.removeprefix(prefix)) for k in state}
+    names = _names(state)
     twice = [k for k, name in names.items() if list(names.values()).count(name) > 1]
     if twice:
         raise HeadError(f"the checkpoint holds one tensor under several names: {', '.join(twice)}")
     return {name: state[k] for k, name in names.items() if not _DROPPED.search(name)}
+
+
+def spelling(state: Collection[str]) -> Callable[[str], str]:
+    """From names of `Eagle3Head` to those of a checkpoint, as messages must have them.
+
+    A tensor that the checkpoint lacks is called as its neighbours are.
+    """
+    known = {name: key for key, name in _names(state).items()}
+    prefix = _prefix(state)
+    keys = [key.removeprefix(prefix) for key in state]
+    single = any(re.match(r"midlayer\.(?!\d+\.)", key) for key in keys)
+    several = any(re.match(r"midlayer\.\d+\.", key) for key in keys)
+
+    def spell(name: str) -> str:
+        if name in known or name.startswith(_UNWRAPPED):
+            return known.get(name, name)
+        name = re.sub(r"^feature_norms\.", "fc_norm.", name)
+        name = re.sub(r"^layers\.0\.", "midlayer.", name) if single else name
+        return prefix + (re.sub(r"^layers\.", "midlayer.", name) if several else name)
+
+    return spell
+
+
+def _prefix(keys: Collection[str]) -> str:
+    wrapped = [k for k in keys if not k.startswith(_UNWRAPPED)]
+    return "model." if wrapped and all(k.startswith("model.") for k in wrapped) else ""
+
+
+def _names(keys: Collection[str]) -> dict[str, str]:
+    prefix = _prefix(keys)
+    return {k: _name(k.removeprefix(prefix)) for k in keys}
 
 
 def _name(key: str) -> str:

@@ -120,4 +120,4 @@ class Fields:
         self.notes += [f"{self.where}: {name} is not read" for name in left]
 
     def _wrong(self, name: str, value: Any, wanted: str) -> HeadError:
-        return HeadError(f"{self.where}: {name} is {value!r}, but must be {wanted}")
+        return HeadError(f"{self.where}: {name} is {value!r}, but must be {wanted}; correct it")
