@@ -41,6 +41,11 @@ def refused(folders: Folders, *words: str, **options: Any) -> None:
         assert word in str(found.value)
 
 
+def option(name: str) -> str:
+    """An argument by both of its names."""
+    return f"{name} (--{name.replace('_', '-')})"
+
+
 def written(path: Path, paths: list[list[int]]) -> Path:
     path.write_text(json.dumps({"paths": paths}))
     return path
@@ -73,22 +78,22 @@ def test_a_kind_without_its_checkpoint(
     folders: Folders, kind: str, needed: str, given: str | None
 ) -> None:
     options = {given: folders.draft} if given else {}
-    refused(folders, f"drafter='{kind}' needs {needed}", drafter=kind, **options)
+    refused(folders, f"drafter='{kind}' needs {option(needed)}:", drafter=kind, **options)
 
 
 @pytest.mark.parametrize("name", ["head", "draft_model"])
 def test_no_drafter_and_a_checkpoint(folders: Folders, name: str) -> None:
-    words = ("drafter='none' loads no drafter", f"{name} is given", "policy retrieval")
+    words = ("drafter='none' loads no drafter", f"{option(name)} is given", "policy retrieval")
     refused(folders, *words, drafter="none", **{name: folders.specforge})
 
 
 @pytest.mark.parametrize("name", ["head", "draft_model"])
 def test_an_empty_name(folders: Folders, name: str) -> None:
-    refused(folders, f"{name} is empty", **{name: ""})
+    refused(folders, f"{option(name)} is empty", **{name: ""})
 
 
 def test_a_window_without_a_head(folders: Folders) -> None:
-    refused(folders, "head_window", "none is loaded", head_window=5)
+    refused(folders, option("head_window"), "none is loaded", head_window=5)
     refused(folders, "head_window", "none is loaded", head_window=5, draft_model=folders.draft)
     refused(folders, "head_window", "DFlash", head_window=5, head=folders.dflash)
     refused(folders, "head_window", head_window=5, head=folders.dflash, drafter="dflash")

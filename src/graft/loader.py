@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from graft.drafters.base import Drafter
-from graft.drafters.loading import DrafterKind, load_drafter
+from graft.drafters.loading import DrafterKind, check_choice, load_drafter
 from graft.engine import Engine
 from graft.matrix import AdjacencyMatrix
 from graft.matrix_file import load_matrix, matrix_exists
@@ -68,6 +68,7 @@ def load(
     except TypeError as error:
         known = ", ".join(EngineSettings.__dataclass_fields__)
         raise ValueError(f"{', '.join(settings)}: supported engine settings are {known}") from error
+    check_choice(drafter, head, draft_model)
     _check_plan(engine_settings, model, device)
     warm = _has_matrix(matrix, engine_settings)
     files = [templates] if isinstance(templates, str | Path) else list(templates)

@@ -9,6 +9,7 @@ import pytest
 
 from graft.cli import main
 from tests.cli.helpers import Command, assert_mistake, on_terminal
+from tests.drafter_folders import write_drafters
 from tests.tiny_files import save_folder
 from tests.tiny_heads import LAYERS, Config, Tensors, tiny_head, write_authors, write_specforge
 
@@ -60,6 +61,20 @@ def test_a_person_gets_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert main(["heads", "inspect", str(tmp_path)]) == 0
     assert "draft vocabulary" in out.getvalue()
     assert "layers depend on the target" in out.getvalue()
+
+
+def test_a_dflash_drafter_is_shown_too(run: Command, tmp_path: Path) -> None:
+    folders = write_drafters(tmp_path)
+    shown = rows(run("heads", "inspect", folders.dflash).out)
+    assert (shown["kind"], shown["target"]) == ("DFlash drafter", "not checked (give --model)")
+    assert shown["block"] == "5 rows: 4 drafted tokens; mask token 254"
+    assert shown["features"] == "width 64, inputs of layers 5, 2"
+    assert (shown["windows"], shown["causal"]) == ("none", "no")
+    checked = run("heads", "inspect", folders.dflash, "-m", folders.target, "--json")
+    assert json.loads(checked.out)["target"] == folders.target
+    assert rows(run("heads", "inspect", folders.specforge).out)["kind"] == "EAGLE-3 head"
+    meant = run("heads", "inspect", folders.draft)
+    assert_mistake(meant, "a whole language model", "--draft-model")
 
 
 def test_mistakes_are_one_line(run: Command, tmp_path: Path, target: str) -> None:

@@ -19,6 +19,11 @@ from graft.models import LoadedModel, ModelError, load_model
 
 # Who drafts: an EAGLE-3 head, an independent draft model, a DFlash drafter, nobody.
 DrafterKind = Literal["eagle3", "model", "dflash", "none"]
+# What messages call an argument: its name in Python, and on the command line.
+_HEAD, _DRAFT_MODEL = "head (--head)", "draft_model (--draft-model)"
+_WINDOW = "head_window (--head-window)"
+# Fields that only configurations of EAGLE-3 heads have.
+_EAGLE3 = ("aux_hidden_states_layer_ids", "draft_vocab_size", "eagle_config")
 
 
 def load_drafter(
@@ -43,11 +48,11 @@ def load_drafter(
     Raises:
         ValueError: for arguments that do not fit together, and checkpoints that are refused.
     """
-    _check(kind, head, draft_model)
+    check_choice(kind, head, draft_model)
     if window is not None and (head is None or kind == "dflash"):
-        raise ValueError("head_window limits an EAGLE-3 head, and none is loaded; leave it out")
+        raise ValueError(f"{_WINDOW} limits an EAGLE-3 head, and none is loaded; leave it out")
     if window is not None and window < 1:
-        raise ValueError(f"head_window={window}: 1 or more positions are supported")
+        raise ValueError(f"head_window={window} (--head-window): 1 or more positions are supported")
     if draft_model is not None:
         return _model(target, draft_model, cpu_weights, progress)
     if head is None:
@@ -58,11 +63,11 @@ def load_drafter(
     if (kind or _kind_of(folder)) == "eagle3":
         return _eagle3(target, head, window, cpu_weights, progress)
     if window is not None:
-        raise ValueError(f"head_window limits an EAGLE-3 head, but {head} is a DFlash drafter")
+        raise ValueError(f"{_WINDOW} limits an EAGLE-3 head, but {head} is a DFlash drafter")
     return _dflash(target, folder)
 
 
-def _check(
+def check_choice(
     kind: DrafterKind | None,
     head: str | Path | None,
     draft_model: str | Path | PreTrainedModel | None,
@@ -70,19 +75,19 @@ def _check(
     """Refuse arguments that do not fit together."""
     if kind is not None and kind not in get_args(DrafterKind):
         supported = ", ".join(get_args(DrafterKind))
-        raise ValueError(f"drafter={kind!r}: supported are {supported}")
-    given = {"head": head, "draft_model": draft_model}
+        raise ValueError(f"drafter={kind!r} (--drafter): supported are {supported}")
+    given = {_HEAD: head, _DRAFT_MODEL: draft_model}
     named = [name for name, value in given.items() if value is not None]
     if empty := [name for name in named if given[name] == ""]:
         raise ValueError(f"{empty[0]} is empty: give a folder or a hub id, or leave it out")
     if len(named) > 1:
-        raise ValueError("a head and a draft model are both given: give one of them")
+        raise ValueError(f"{_HEAD} and {_DRAFT_MODEL} are both given: give one of them")
     if kind == "none" and named:
         raise ValueError(
             f"drafter='none' loads no drafter, but {named[0]} is given: leave out one of them (to "
             "decode without a loaded drafter, choose policy retrieval)"
         )
-    needed = {"eagle3": "head", "dflash": "head", "model": "draft_model"}.get(kind or "")
+    needed = {"eagle3": _HEAD, "dflash": _HEAD, "model": _DRAFT_MODEL}.get(kind or "")
     if needed is not None and needed not in named:
         raise ValueError(f"drafter={kind!r} needs {needed}: name the checkpoint to load")
 
@@ -98,15 +103,22 @@ def kind_of(head: str | Path) -> DrafterKind:
 
 def _kind_of(folder: Path) -> DrafterKind:
     """What a head's own config says it is; its loader says what is wrong with it."""
+    return _stated_kind(folder) or "eagle3"
+
+
+def _stated_kind(folder: Path) -> DrafterKind | None:
+    """The kind of head that a config.json describes; None if there is no sign of either."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return "eagle3"
+        return None
     if not isinstance(config, dict):
-        return "eagle3"
+        return None
     fields = ("architectures", "model_type", "speculators_model_type")
-    named = " ".join([*config, *(str(config.get(name)) for name in fields)]).lower()
-    return "dflash" if "dflash" in named or "muse_glimmer_assistant" in named else "eagle3"
+    stated = " ".join(str(config.get(name)) for name in fields).lower()
+    if "muse_glimmer_assistant" in stated or "dflash" in " ".join([*config, stated]).lower():
+        return "dflash"
+    return "eagle3" if "eagle3" in stated or any(name in config for name in _EAGLE3) else None
 
 
 def _eagle3(
@@ -162,6 +174,24 @@ def _dflash(target: LoadedModel, path: str | Path) -> Drafter:
     return load_dflash(path, model.config, embed, lm_head, token_count=target.token_count)
 
 
+def _misplaced(draft_model: object) -> str | None:
+    """What kind of head was taken for a model, if it is one; nothing is fetched to know it."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    folder = Path(str(draft_model)).expanduser()
+    if not folder.is_dir():
+        try:
+            cached = try_to_load_from_cache(str(draft_model), "config.json")
+        except HFValidationError:
+            return None
+        if not isinstance(cached, str):
+            return None
+        folder = Path(cached).parent
+    names = {"eagle3": "an EAGLE-3 head", "dflash": "a DFlash drafter"}
+    return names.get(_stated_kind(folder) or "")
+
+
 def _model(
     target: LoadedModel,
     draft_model: str | Path | PreTrainedModel,
@@ -174,13 +204,18 @@ def _model(
     given = isinstance(draft_model, PreTrainedModel)
     if progress is not None and not given:
         progress(f"loading the draft model {draft_model}")
-    found = load_model(
-        draft_model,
-        tokenizer=target.tokenizer if given else None,
-        device="auto" if given else target.model.device,
-        cpu_weights=cpu_weights,
-        progress=progress,
-    )
+    try:
+        found = load_model(
+            draft_model,
+            tokenizer=target.tokenizer if given else None,
+            device="auto" if given else target.model.device,
+            cpu_weights=cpu_weights,
+            progress=progress,
+        )
+    except ModelError as error:
+        if not given and (kind := _misplaced(draft_model)):
+            raise ModelError(f"{draft_model} is {kind}: give it as {_HEAD}") from error
+        raise
     if found.fingerprint != target.fingerprint:
         raise ModelError(
             f"the draft model {found.name} has another tokenizer than {target.name}: a draft model "

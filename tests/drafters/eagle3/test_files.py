@@ -57,6 +57,10 @@ def _two_files(path: Path) -> None:
     save_file({"a": torch.ones(1)}, path / "b.safetensors")
 
 
+def _pointer(path: Path) -> None:
+    (path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid x\n")
+
+
 def _lora_folder(path: Path) -> None:
     (path / "config.json").rename(path / "adapter_config.json")
 
@@ -73,12 +77,13 @@ def _index(path: Path, places: dict[str, str]) -> None:
         (_no_config, "has no config.json"),
         (_broken_config, "is not valid JSON"),
         (_list_config, "is no JSON object"),
-        (_no_weights, "has no model.safetensors or pytorch_model.bin, but none"),
+        (_no_weights, "holds no weights; a head's folder holds config.json"),
         (_cut_weights, "cannot be read"),
         (_cut_bin, "pytorch_model.bin"),
         (_pickle, "runs no code of a checkpoint"),
         (_nested, "no plain table of tensors"),
-        (_two_files, "several: a.safetensors, b.safetensors"),
+        (_two_files, "several files of weights (a.safetensors, b.safetensors), and none"),
+        (_pointer, "model.safetensors is a Git LFS pointer, not the weights: run git lfs pull"),
         (_lora_folder, "is a LoRA adapter"),
         (lambda path: _index(path, {"a": "b.safetensors"}), "lacks b.safetensors"),
         (lambda path: _index(path, {"zz": "a.safetensors"}), "that no file holds: zz"),

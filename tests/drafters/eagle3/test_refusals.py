@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from graft.drafters.eagle3.formats.base import spelling
 from graft.drafters.eagle3.loader import load_head
 from tests.drafters.eagle3.edits import add, drop, fields, refused
 from tests.tiny_heads import (
@@ -32,8 +33,8 @@ def test_all_missing_and_unknown_tensors_are_named(tmp_path: Path) -> None:
     write_authors(tmp_path, tiny_head(), edit=edit)
     refused(
         tmp_path,
-        "missing: layers.0.hidden_norm.weight, layers.0.mlp.up_proj.weight",
-        "unknown: layers.0.hidden_norm.gamma, layers.0.other.hidden_norm.weight",
+        "missing: midlayer.hidden_norm.weight, midlayer.mlp.up_proj.weight",
+        "unknown: midlayer.hidden_norm.gamma, midlayer.other.hidden_norm.weight",
     )
 
 
@@ -42,8 +43,39 @@ def test_wrong_shapes_are_named_with_both_numbers(tmp_path: Path) -> None:
     refused(
         tmp_path,
         "lm_head.weight is [64, 64] instead of [32, 64]",
-        "layers.0.mlp.down_proj.weight is [64, 96] instead of [64, 128]",
+        "midlayer.mlp.down_proj.weight is [64, 96] instead of [64, 128]",
     )
+
+
+@pytest.mark.parametrize(
+    ("keys", "wanted"),
+    [
+        (
+            ["midlayer.a"],
+            {"layers.0.b": "midlayer.b", "feature_norms.1.weight": "fc_norm.1.weight"},
+        ),
+        (["layers.0.a"], {"layers.0.b": "layers.0.b", "norm.weight": "norm.weight"}),
+        (["midlayer.0.a", "midlayer.1.a"], {"layers.1.b": "midlayer.1.b"}),
+        (
+            ["model.midlayer.a", "lm_head.weight"],
+            {"layers.0.b": "model.midlayer.b", "lm_head.bias": "lm_head.bias"},
+        ),
+        (["layers.0.a", "draft_id_to_target_id"], {"d2t": "draft_id_to_target_id"}),
+    ],
+)
+def test_tensors_are_called_as_in_the_file(keys: list[str], wanted: dict[str, str]) -> None:
+    spell = spelling(keys)
+    assert {name: spell(name) for name in wanted} == wanted
+
+
+def test_a_wrapped_checkpoint_keeps_its_names(tmp_path: Path) -> None:
+    def edit(_: Config, tensors: Tensors) -> None:
+        for key in [k for k in tensors if k not in ("d2t", "t2d", "lm_head.weight")]:
+            tensors[f"model.{key}"] = tensors.pop(key)
+        del tensors["model.midlayer.mlp.up_proj.weight"]
+
+    write_authors(tmp_path, tiny_head(), edit=edit)
+    refused(tmp_path, "missing: model.midlayer.mlp.up_proj.weight; ")
 
 
 @pytest.mark.parametrize(
@@ -144,6 +176,19 @@ def test_other_things_are_named(edit: Edit, kind: str, tmp_path: Path) -> None:
     refused(tmp_path, kind, "EAGLE-3")
 
 
+@pytest.mark.parametrize(
+    ("edit", "advice", "not_said"),
+    [
+        (_whole_model, "give it as the draft model (--draft-model, draft_model=)", "(--head)"),
+        (_medusa, "A head (--head) is an EAGLE-3 head", "--draft-model"),
+        (_eagle1, "or a DFlash drafter", "--draft-model"),
+    ],
+)
+def test_what_was_meant_is_said(edit: Edit, advice: str, not_said: str, tmp_path: Path) -> None:
+    write_authors(tmp_path, tiny_head(), edit=edit)
+    assert not_said not in refused(tmp_path, advice)
+
+
 def _int8(_: Config, tensors: Tensors) -> None:
     tensors["fc.weight"] = tensors["fc.weight"].to(torch.int8)
 
@@ -213,7 +258,7 @@ def test_a_configuration_that_asks_for_more_is_refused(
             tensors["lm_head.weight"] = torch.ones(512, 64)
 
     write_authors(tmp_path, tiny_head(), edit=edit)
-    refused(tmp_path, words)
+    refused(tmp_path, words, str(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,10 @@ def test_without_a_target_the_head_alone_is_checked(tmp_path: Path) -> None:
     report = inspect_head(tmp_path)
     assert (report.target, report.feature_layers) == (None, None)
     assert any("n // 2" in note for note in report.notes)
+    shown = report.as_dict()
+    assert (shown["feature_layers"], shown["config"]["feature_layers"]) == (None, None)
+    told = inspect_head(tmp_path, tiny_facts()).as_dict()
+    assert told["config"]["feature_layers"] == told["feature_layers"] == (2, 4, 5)
 
     def spoil(_: Config, tensors: Tensors) -> None:
         tensors["d2t"] += 1

@@ -55,9 +55,14 @@ def test_ids_are_read_as_ids_where_t2d_proves_it() -> None:
         (None, None, 4, "has no d2t"),
         (None, MASK, 4, "has no d2t"),
         (None, MASK, 12, "t2d marks 4 tokens, but the head names all 12"),
-        (OFFSETS[:3], MASK, 4, r"d2t has shape \[3\], but must be \[4\]"),
-        (OFFSETS, MASK[:9], 4, r"t2d has shape \[9\], but must be \[12\]"),
-        (OFFSETS.float(), MASK, 4, "must hold whole numbers"),
+        (
+            OFFSETS[:3],
+            MASK,
+            4,
+            r"d2t has shape \[3\], but config.json .* of 4 \(draft_vocab_size; ",
+        ),
+        (OFFSETS, MASK[:9], 4, r"t2d has shape \[9\], but config.json .* vocab_size of 12"),
+        (OFFSETS.float(), MASK, 4, "d2t is stored as float32, but must .* restore the table"),
         (OFFSETS, MASK.long() * 2, 4, "other values than 0 and 1"),
         (OFFSETS + 1, None, 4, "target ids from 2 to 12, but the target has 0 to 11"),
         (OFFSETS - 2, None, 4, "target ids from -1 to 9"),
@@ -89,6 +94,16 @@ def test_a_loaded_head_drafts_the_tokens_that_were_trained(tmp_path: Path) -> No
     written = tiny_head(1)
     write_authors(tmp_path, written)
     assert torch.equal(load_head(tmp_path, tiny_facts()).head.target_ids, written.target_ids)
+
+
+def test_a_wrong_table_is_said_to_be_in_its_folder(tmp_path: Path) -> None:
+    def rounded(_: Config, tensors: Tensors) -> None:
+        tensors["d2t"] = tensors["d2t"].half()
+
+    write_authors(tmp_path, tiny_head(1), edit=rounded)
+    with pytest.raises(HeadError) as caught:
+        load_head(tmp_path, tiny_facts())
+    assert str(caught.value).startswith(f"{tmp_path}: d2t is stored as float16")
 
 
 def test_control_an_identity_table_is_caught(tmp_path: Path) -> None:

@@ -93,27 +93,6 @@ def read_format(
     raise ValueError(f"config.json describes {found or 'no known drafter'}: {_SUPPORTED}")
 
 
-def stated_target(raw: Raw) -> TargetShape:
-    """The target as the checkpoint itself states it: for a look at it without a target.
-
-    Raises:
-        ValueError: where the file leaves to the target what is needed.
-    """
-    parts = (raw, raw.get("transformer_layer_config"), raw.get("dflash_config"))
-    every = {k: v for p in parts if isinstance(p, Mapping) for k, v in p.items() if v is not None}
-    ids = every.get("target_layer_ids") or every.get("aux_hidden_state_layer_ids")
-    named = isinstance(ids, list) and all(type(i) is int for i in ids)
-    width = every.get("target_hidden_size", every.get("hidden_size"))
-    layers = every.get("num_target_layers", max(ids) + 1 if ids and named else None)
-    found = {"hidden_size": width, "target_layer_ids": layers, "vocab_size": every.get("vocab_size")}
-    if silent := [name for name, value in found.items() if type(value) is not int]:
-        raise ValueError(
-            f"config.json does not state {', '.join(silent)}, which then depend on the target: "
-            "name the target (--model) to check the drafter against it"
-        )
-    return TargetShape(*found.values())
-
-
 def default_layer_ids(target_layers: int, draft_layers: int) -> list[int]:
     """Target layers read where a configuration names none: evenly from layer 1 to the third from
     the end, as many as the drafter has layers [DFlash's public code]."""

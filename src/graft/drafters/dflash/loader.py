@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from graft.drafters.dflash.config import DFlashConfig
 from graft.drafters.dflash.drafter import DFlashDrafter
-from graft.drafters.dflash.formats import TargetShape, read_format, stated_target
+from graft.drafters.dflash.formats import TargetShape, read_format
 from graft.drafters.dflash.model import DFlashModel
 from graft.drafters.eagle3.checkpoint import is_pointer
 
@@ -95,13 +95,38 @@ def understand(
     """
     try:
         raw, tensors = _read_config(folder), _read_tensors(folder)
-        target = target or stated_target(raw)
+        target = target or _stated_target(raw)
         config = read_format(raw, tensors, target, mask_token_id)
         _check_fit(config, target)
         _check_weights(config, tensors, raw.get("model_type") == "muse_glimmer_assistant")
     except ValueError as error:
         raise ValueError(f"DFlash drafter {folder}: {error}") from error
     return Understood(raw, config, tensors)
+
+
+def _stated_target(raw: Mapping[str, Any]) -> TargetShape:
+    """The target as the checkpoint itself states it: for a look at it without a target.
+
+    Raises:
+        ValueError: where the file leaves to the target what is needed.
+    """
+    parts = (raw, raw.get("transformer_layer_config"), raw.get("dflash_config"))
+    every = {k: v for p in parts if isinstance(p, Mapping) for k, v in p.items() if v is not None}
+    ids = every.get("target_layer_ids") or every.get("aux_hidden_state_layer_ids")
+    named = isinstance(ids, list) and all(type(i) is int for i in ids)
+    width = every.get("target_hidden_size", every.get("hidden_size"))
+    layers = every.get("num_target_layers", max(ids) + 1 if ids and named else None)
+    found = {
+        "hidden_size": width,
+        "target_layer_ids": layers,
+        "vocab_size": every.get("vocab_size"),
+    }
+    if silent := [name for name, value in found.items() if type(value) is not int]:
+        raise ValueError(
+            f"config.json does not state {', '.join(silent)}, which then depend on the target: "
+            "name the target (--model) to check the drafter against it"
+        )
+    return TargetShape(*found.values())
 
 
 def _in_dtype(layer: Callable[[Tensor], Tensor], dtype: torch.dtype, hidden: Tensor) -> Tensor:
