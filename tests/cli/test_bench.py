@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from graft import loader
 from graft.bench.results import ResultsWriter, read_results
@@ -138,7 +140,10 @@ class TestEnds:
             "ResultsWriter._write = write\n"
             f"main({arguments!r})\n"
         )
-        process = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+        # As many threads as in this process: a run goes on under the same settings alone.
+        alike = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+        start = [sys.executable, "-c", code]
+        process = subprocess.run(start, capture_output=True, check=False, env=alike)
         assert process.returncode == -signal.SIGKILL
         assert (bench.folder / "results.jsonl").read_bytes()[-1:] != b"\n"
         ran = bench()

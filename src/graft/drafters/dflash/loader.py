@@ -116,7 +116,7 @@ def _stated_target(raw: Mapping[str, Any]) -> TargetShape:
     named = isinstance(ids, list) and all(type(i) is int for i in ids)
     width = every.get("target_hidden_size", every.get("hidden_size"))
     layers = every.get("num_target_layers", max(ids) + 1 if ids and named else None)
-    found = {
+    found: dict[str, Any] = {
         "hidden_size": width,
         "target_layer_ids": layers,
         "vocab_size": every.get("vocab_size"),
