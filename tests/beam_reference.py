@@ -16,7 +16,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from graft.beam import Beam, Frontier, search
+from graft.beam import Frontier, search
+from graft.draft import Draft
 from graft.pruning import DraftPlan
 from graft.ranking import best_scores
 from graft.tree import Source
@@ -129,7 +130,7 @@ class Expander:
         return torch.stack(rows).view(batch, beam, -1)
 
 
-def check(law: Law, plan: DraftPlan, batch: int, swap: Tensor | None = None) -> Beam:
+def check(law: Law, plan: DraftPlan, batch: int, swap: Tensor | None = None) -> Draft:
     """Search, and compare everything with the reference."""
     roots = torch.arange(batch) + 3
     first = torch.stack([law(b, ()) for b in range(batch)])

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 import graft
+from graft.bench.measurement import repeated_8grams
 from graft.matrix import AdjacencyMatrix
 from graft.models import load_model
 from graft.prompts import encode
@@ -37,11 +38,6 @@ parser.add_argument(
 )
 parser.add_argument("--threads", type=int)
 args = parser.parse_args()
-
-
-def repeated_8grams(ids: list[int]) -> float:
-    grams = [tuple(ids[i : i + 8]) for i in range(len(ids) - 7)]
-    return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
 def transformers_generate(ids: list[int]) -> dict[str, Any]:

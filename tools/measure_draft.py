@@ -21,10 +21,10 @@ from graft.drafters.eagle3.drafter import Eagle3Drafter
 from graft.drafters.eagle3.head import Eagle3Head
 from graft.engine import Engine
 from graft.linear import pack_linears
+from graft.loader import make_engine
 from graft.metrics import RoundRecord
 from graft.models import load_model
 from graft.settings import EngineSettings
-from graft.target import TransformersTarget
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--model", default="smollm2-135m")
@@ -66,15 +66,7 @@ def random_engine() -> Engine:
     embed = loaded.model.get_input_embeddings()
     assert embed is not None
     drafter = Eagle3Drafter(head.eval(), embed, loaded.token_count)
-    layers = drafter.feature_layers
-    return Engine(
-        TransformersTarget(loaded.model, feature_layers=layers, max_context=loaded.max_context),
-        loaded.tokenizer,
-        name=loaded.name,
-        token_count=loaded.token_count,
-        eos_token_ids=loaded.eos_token_ids,
-        drafter=drafter,
-    )
+    return make_engine(loaded, drafter, EngineSettings())
 
 
 def cases(budget: int) -> list[tuple[str, str, EngineSettings]]:

@@ -53,9 +53,22 @@ class Step:
         self._depths = depths
         self._biases: dict[tuple[int | None, int, torch.dtype], Tensor] = {}
 
+    @classmethod
+    def chain(cls, first: int, starts: Sequence[int], width: int, device: torch.device) -> Step:
+        """`width` new rows per sequence, one behind the other: each sees those before it."""
+        shape = len(starts), width, width
+        visible = torch.ones(shape, dtype=torch.bool, device=device).tril()
+        depths = torch.arange(width, device=device).expand(len(starts), -1)
+        return cls(first, starts, visible, depths)
+
     @property
     def batch(self) -> int:
         return len(self.starts)
+
+    @property
+    def depths(self) -> Tensor:
+        """int64 [B, N]: of the new rows."""
+        return self._depths[:, self.offset :]
 
     @property
     def end(self) -> int:
@@ -97,8 +110,7 @@ class Step:
         if window is not None:
             depth = self._depths.gather(1, node.squeeze(1)).unsqueeze(1)
             key_position = torch.where(in_tree, start + depth, keys)
-            own = self._depths[:, self.offset :]
-            seen &= start + own.unsqueeze(2) - key_position < window
+            seen &= start + self.depths.unsqueeze(2) - key_position < window
         return seen
 
 

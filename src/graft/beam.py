@@ -20,9 +20,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from graft.draft import Draft
 from graft.pruning import DraftPlan
 from graft.ranking import best_scores
 from graft.tree import Source, TokenTree
+from graft.upload import upload
 
 
 class Frontier(NamedTuple):
@@ -33,15 +35,12 @@ class Frontier(NamedTuple):
     parents: Tensor  # int64 [B, b] row of the parent in the frontier before; 0 at depth 1
     visible: Tensor  # bool [B, b, depth * b] rows of all frontiers so far on each node's path
 
-
-class Beam(NamedTuple):
-    """A finished search: candidates best first behind the root, N - 1 at most."""
-
-    tree: TokenTree
-    scores: Tensor  # float32 [B, N]
-    stage: Tensor  # int64 [B]
-    confidence: Tensor  # float32 [B, C]
-    steps: int
+    @property
+    def depths(self) -> Tensor:
+        """int64 [B, depth * b]: depth of the rows of all frontiers so far, from 0 on."""
+        batch, beam = self.tokens.shape
+        depths = torch.arange(self.depth, device=self.tokens.device)
+        return depths.repeat_interleave(beam).expand(batch, -1)
 
 
 # Frontier -> logits [B, b, V'] over the draft vocabulary, of the tokens behind each of its nodes.
@@ -62,7 +61,7 @@ def search(
     expand: Expand,
     plan: DraftPlan,
     target_ids: Callable[[Tensor], Tensor],
-) -> Beam:
+) -> Draft:
     """Draft trees over `roots`.
 
     Args:
@@ -100,7 +99,8 @@ def search(
         parents = rows // beam
         visible = visible.gather(1, parents.unsqueeze(2).expand(-1, -1, visible.shape[2]))
     tree, kept_scores = _best(roots, levels, plan.budget)
-    return Beam(tree, kept_scores, stop.stage, stop.confidence, len(levels) - 1)
+    kept = upload(plan.kept, device)[stop.stage].minimum(tree.used.sum(1) - 1)
+    return Draft(tree, kept_scores, kept, stop.stage, stop.confidence, len(levels) - 1)
 
 
 class _Stop:

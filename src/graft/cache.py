@@ -75,6 +75,14 @@ class KVCache(Cache):
         """Memory held."""
         return sum(t.numel() * t.element_size() for t in self._storage)
 
+    def serves(self, slots: int, capacity: int) -> bool:
+        """Whether it has room for `slots` sequences of `capacity` rows; if so, all rows are
+        forgotten and the same storage begins anew."""
+        if self.slots != slots or self.capacity < capacity:
+            return False
+        self.lengths = [0] * slots
+        return True
+
     def begin(self, step: Step) -> None:
         """Announce the rows of the next forward; makes room for them."""
         self.reserve(step.end)

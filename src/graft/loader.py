@@ -100,7 +100,7 @@ def load(
                 "leave out k (--k), or build another matrix"
             )
         engine_settings = replace(engine_settings, k=start.k)
-    _check_ranks(files, shapes, engine_settings.k if start is None else start.k)
+    _check_ranks(files, shapes, engine_settings.k)
     return make_engine(loaded, made, engine_settings, shapes, start, matrix)
 
 

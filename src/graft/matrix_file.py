@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from graft.atomic import write_whole
 from graft.matrix import EMPTY, AdjacencyMatrix
 
 __all__ = ["MatrixInfo", "load_matrix", "matrix_exists", "read_info", "save_matrix"]
@@ -91,7 +91,7 @@ def save_matrix(path: str | Path, matrix: AdjacencyMatrix, fingerprint: str, *, 
         _DIGEST: _digest(ids),
     }
     with _told("write", place):
-        _replace(place, save({_TENSOR: ids}, metadata=facts))
+        write_whole(place, save({_TENSOR: ids}, metadata=facts))
 
 
 @torch.inference_mode(False)
@@ -253,21 +253,6 @@ def _metadata(path: Path) -> dict[str, str]:
             return dict(file.metadata() or {})
     except SafetensorError:
         return {}
-
-
-def _replace(path: Path, data: bytes) -> None:
-    path = _real(path)  # a link stays a link
-    temp = path.with_name(f".graft-{secrets.token_hex(8)}.tmp")
-    try:
-        with temp.open("xb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temp, path)
-    except BaseException:  # Ctrl-C too
-        with suppress(OSError):
-            temp.unlink()
-        raise
 
 
 def _real(path: Path) -> Path:

@@ -32,6 +32,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from graft.hub import first_line
 from graft.model_support import ModelError, check_config, check_model
 from graft.smollm2 import smollm_pre_tokenizer
 
@@ -150,7 +151,7 @@ def _explained(name: str, hint: str) -> Iterator[None]:
     except ModelError:
         raise
     except Exception as error:
-        reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+        reason = first_line(error)
         raise ModelError(f"{name} cannot be loaded: {reason[:400].rstrip('. ')}; {hint}") from error
 
 
@@ -186,7 +187,7 @@ def _tokenizer(
     try:
         found = AutoTokenizer.from_pretrained(source, **options)
     except Exception as error:
-        reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+        reason = first_line(error)
         raise ModelError(f"the tokenizer of {name} cannot be loaded: {reason}; {hint}") from error
     if not isinstance(found, PreTrainedTokenizerBase) or len(found) == 0:
         raise ModelError(f"the tokenizer of {name} is empty; {hint}")

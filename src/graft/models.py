@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import difflib
 import logging
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,6 +22,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from graft.fingerprint import tokenizer_fingerprint
+from graft.hub import HUB_ID
 from graft.model_files import Loaded, TokenizerSource, read_gguf, read_pretrained
 from graft.model_list import ModelEntry, list_models
 from graft.model_support import ModelError, check_config, check_model, last_fixed_position
@@ -51,7 +51,6 @@ _DTYPES = {
     "bf16": torch.bfloat16,
     "bfloat16": torch.bfloat16,
 }
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 log = logging.getLogger("graft")
@@ -181,7 +180,7 @@ def _read(
         return read_pretrained(str(path), name, dtype, tokenizer, local=True), name, path
     if path.is_file():
         return read_gguf(path, path.name, dtype, tokenizer), path.stem, path
-    if isinstance(model, str) and _HUB_ID.fullmatch(text) and not text.endswith(".gguf"):
+    if isinstance(model, str) and HUB_ID.fullmatch(text) and not text.endswith(".gguf"):
         return read_pretrained(text, text, dtype, tokenizer, local=False), text, text
     raise _unknown(text)
 

@@ -124,12 +124,9 @@ class TransformersTarget:
 
     def open(self, slots: int, capacity: int) -> None:
         self.openings += 1
-        old = self._cache
-        if old is not None and old.slots == slots and old.capacity >= capacity:
-            old.lengths = [0] * slots  # same storage, no rows: nothing to allocate again
-            return
-        self._cache = None  # frees the old one first
-        self._cache = KVCache(self.layers, slots, capacity)
+        if self._cache is None or not self._cache.serves(slots, capacity):
+            self._cache = None  # frees the old one first
+            self._cache = KVCache(self.layers, slots, capacity)
 
     def length(self, slot: int) -> int:
         return self.cache.lengths[slot]
@@ -144,11 +141,9 @@ class TransformersTarget:
         logits = tokens.new_empty(0)
         for chunk in tokens.split(PREFILL_CHUNK):
             width = len(chunk)
-            visible = torch.ones(width, width, dtype=torch.bool, device=self.device).tril()
-            depths = torch.arange(width, device=self.device)
-            step = Step(slot, [self.length(slot)], visible.unsqueeze(0), depths.unsqueeze(0))
+            step = Step.chain(slot, [self.length(slot)], width, self.device)
             keep = width if observe is not None else 1
-            logits = self.forward(chunk.unsqueeze(0), depths.unsqueeze(0), step, keep)[0]
+            logits = self.forward(chunk.unsqueeze(0), step.depths, step, keep)[0]
             if absorb is not None:
                 absorb(self._read_features()[0])
             if observe is not None:

@@ -34,6 +34,8 @@ METHOD_NUMBERS = {
     "hf-lookup": (0.0, 0.9, 0, 0),
 }
 PLAIN_SECONDS = 0.025
+# What kinds of tokens two methods retrieved in code.
+KINDS = {"graft": {"name": 30, "punctuation": 60, "api": 10}, "retrieval": {"name": 5}}
 
 
 def make_measurement(

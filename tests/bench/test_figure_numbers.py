@@ -17,9 +17,7 @@ from graft.bench.figures.style import rc_context
 from graft.bench.measurement import Measurement
 from graft.bench.statistics import interval, pair, quantiles, speed_up
 
-from .figure_data import METHODS, make_measurement, make_run
-
-KINDS = {"graft": {"name": 30, "punctuation": 60, "api": 10}, "retrieval": {"name": 5}}
+from .figure_data import KINDS, METHODS, make_measurement, make_run
 
 
 @pytest.fixture(autouse=True)

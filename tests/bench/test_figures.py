@@ -26,9 +26,7 @@ from graft.bench.figures.data import Data
 from graft.bench.figures.style import LOOKS, rc_context, styles_for
 from graft.bench.measurement import Measurement
 
-from .figure_data import METHODS, make_measurement, make_run
-
-KINDS = {"graft": {"name": 30, "punctuation": 60, "api": 10}, "retrieval": {"name": 5}}
+from .figure_data import KINDS, METHODS, make_measurement, make_run
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +75,7 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.M
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("graft.bench.figures.style.os.replace", full)
+    monkeypatch.setattr("os.replace", full)
     with pytest.raises(ValueError, match=r"cannot be written to .*No space left"):
         draw_all(make_run(("plain", "graft"), ("code",), 2), tmp_path)
     assert {p: p.read_bytes() for p in tmp_path.iterdir()} == before

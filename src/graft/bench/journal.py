@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -22,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from graft.atomic import write_whole
 from graft.bench.measurement import Measurement
 
 _LINES: Final = "lines"  # no case is called so: their names hold spaces
@@ -57,15 +57,9 @@ class Journal:
         text = json.dumps([line.to_line() for line in entry.lines]).encode()
         tensors = {name: ids.cpu().contiguous() for name, ids in entry.matrices.items()}
         tensors[_LINES] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-        part = self.path.with_suffix(".part")
         try:
-            with part.open("wb") as stream:
-                stream.write(save(tensors, metadata=self._facts))
-                stream.flush()
-                os.fsync(stream.fileno())
-            part.replace(self.path)
+            write_whole(self.path, save(tensors, metadata=self._facts))
         except OSError as error:
-            part.unlink(missing_ok=True)
             raise ValueError(f"{self.path} cannot be written: {error.strerror or error}") from error
 
     def read(self) -> Entry | None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from graft.atomic import write_whole
 from graft.bench.conversation import check_items, text_length
 from graft.bench.environment import environment
 from graft.bench.item import Item, prompts_hash
@@ -35,7 +36,8 @@ from graft.sampling_params import SamplingParams
 from graft.settings import EngineSettings
 
 CODE_TASKS = ("code", "humaneval", "mbpp", "lcc", "repobench_p", "repobench-p")
-_BY_LENGTH = ("max_prompt_tokens", "min_prompt_tokens")
+# Settings of the selection that need a tokenizer, and the one that comes after them.
+_LATE = ("max_prompt_tokens", "min_prompt_tokens", "limit")
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,11 @@ class BenchSettings:
                 "one of them out"
             )
 
+    @property
+    def late_selection(self) -> dict[str, Any]:
+        """What of the selection is applied once the model is there."""
+        return {k: v for k, v in self.selection.items() if k in _LATE}
+
     def cases(self, drafters: Sequence[str]) -> list[Case]:
         """All combinations; Transformers' own methods answer one prompt at a time."""
         methods = [parse_method(text, drafters) for text in self.methods]
@@ -117,9 +124,10 @@ class BenchSettings:
 
 def read_items(settings: BenchSettings) -> list[Item]:
     """The suite, checked, before lengths are known."""
-    early = {k: v for k, v in settings.selection.items() if k not in _BY_LENGTH and k != "limit"}
-    late = {k: v for k, v in settings.selection.items() if k not in early}
-    select_items([], **late, count=len)  # their ranges are known without the model
+    early = {k: v for k, v in settings.selection.items() if k not in _LATE}
+    select_items(
+        [], **settings.late_selection, count=len
+    )  # their ranges are known without the model
     if settings.suites:
         return read_suite(settings.suites, **early)
     return select_items(builtin_suite(), **early)
@@ -185,7 +193,11 @@ def write_outputs(folder: Path, tokenizer: Any, *, figures: bool) -> tuple[Resul
         pictures = [path for path in drawn if path.suffix == ".png"]
         links = [f"![{path.stem}](figures/{path.name})" for path in pictures]
         text = "\n\n".join([text.rstrip(), *(["## Figures", *links] if links else [])]) + "\n"
-    _write(folder / "report.md", text)
+    place = folder / "report.md"
+    try:
+        write_whole(place, text.encode())
+    except OSError as error:
+        raise ValueError(f"{place} cannot be written: {error.strerror or error}") from error
     return results, notes
 
 
@@ -226,8 +238,11 @@ def _check_folder(folder: Path) -> None:
 
 def _fitting(settings: BenchSettings, items: Sequence[Item], loaded: LoadedModel) -> list[Item]:
     """The items that are chosen by length, all of which the model can answer."""
-    late = {k: v for k, v in settings.selection.items() if k in (*_BY_LENGTH, "limit")}
-    chosen = select_items(items, **late, count=lambda text: text_length(loaded.tokenizer, text))
+    chosen = select_items(
+        items,
+        **settings.late_selection,
+        count=lambda text: text_length(loaded.tokenizer, text),
+    )
     check_items(
         chosen,
         loaded.tokenizer,
@@ -266,13 +281,3 @@ def _as_plain(settings: BenchSettings, cases: Sequence[Case]) -> dict[str, Any]:
         "engine": {k: v for k, v in settings.engine.items() if v is not None},
         "cases": [case.name for case in cases],
     }
-
-
-def _write(path: Path, text: str) -> None:
-    part = path.with_suffix(".part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise ValueError(f"{path} cannot be written: {error.strerror or error}") from error

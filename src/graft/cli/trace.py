@@ -6,16 +6,14 @@ never overwritten unasked, and a page is written whole or not at all.
 
 from __future__ import annotations
 
-import os
-import secrets
 import sys
-from contextlib import suppress
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from graft.atomic import write_whole
 from graft.cli import options as o
 from graft.cli.loading import load_engine, sampling_params
 from graft.cli.notes import held_warnings, note, progress_notes
@@ -64,7 +62,7 @@ def trace_command(
     from graft.trace_page import render
 
     _check_place(out, force=force)
-    _write(out, render(trace).encode())
+    write_whole(out, render(trace).encode())
     Screen(sys.stdout).line(str(out))
     if not quiet:
         note(summary(trace.result, params.max_new_tokens, sampled=not params.greedy))
@@ -122,17 +120,3 @@ def _check_place(out: Path, *, force: bool) -> None:
                 f"--out {out} exists and is no trace page: choose another name, or add --force to "
                 "overwrite it"
             )
-
-
-def _write(out: Path, data: bytes) -> None:
-    """All or nothing, also on Ctrl-C."""
-    place = out.resolve()  # a link stays a link
-    temp = place.with_name(f".{place.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    try:
-        with temp.open("xb") as stream:
-            stream.write(data)
-        os.replace(temp, place)
-    except BaseException:
-        with suppress(OSError):
-            temp.unlink()
-        raise

@@ -59,16 +59,12 @@ class ModelDrafter:
         first = self._catch_up(history, batch)
 
         def expand(frontier: Frontier) -> Tensor:
-            beam = frontier.tokens.shape[1]
-            depths = torch.arange(frontier.depth, device=length.device)
-            depths = depths.repeat_interleave(beam).expand(batch, -1)
-            return self._logits(frontier.tokens, frontier.visible, depths, beam)
+            starts = self._starts(batch)
+            step = Step(0, starts, frontier.visible, frontier.depths)
+            return self._logits(frontier.tokens, step, frontier.tokens.shape[1])
 
         roots = history.gather(1, length.unsqueeze(1) - 1).squeeze(1)
-        beam = search(roots, first, expand, plan, lambda ids: ids)
-        kept = upload(plan.kept, length.device)[beam.stage]
-        kept = kept.minimum(beam.tree.used.sum(1) - 1)
-        return Draft(beam.tree, beam.scores, kept, beam.stage, beam.confidence, beam.steps)
+        return search(roots, first, expand, plan, lambda ids: ids)
 
     def commit(self, paths: Sequence[Sequence[int]], features: Tensor | None) -> None:
         """Count what is to be caught up with."""
@@ -88,22 +84,21 @@ class ModelDrafter:
         """Run what was committed since; logits [B, V] behind the roots."""
         counts = self._ahead[:batch]
         width = max(counts)
-        starts = [self.model.length(slot) for slot in range(batch)]
-        place = torch.arange(width, device=history.device).expand(batch, -1)
+        step = Step.chain(0, self._starts(batch), width, history.device)
         # Padding reads whatever token stands there; its rows are overwritten.
-        index = place + upload(starts, history.device).unsqueeze(1)
+        index = step.depths + upload(step.starts, history.device).unsqueeze(1)
         tokens = history[:batch].gather(1, index.clamp(max=history.shape[1] - 1))
-        visible = torch.ones(batch, width, width, dtype=torch.bool, device=history.device).tril()
         keep = width - min(counts) + 1
-        logits = self._logits(tokens, visible, place, keep)
+        logits = self._logits(tokens, step, keep)
         self.model.commit([range(1, count) for count in counts])
         self._ahead[:batch] = [0] * batch
         last = upload(counts, history.device) - 1 - (width - keep)
         return logits[torch.arange(batch, device=history.device), last]
 
-    def _logits(self, tokens: Tensor, visible: Tensor, depths: Tensor, keep: int) -> Tensor:
-        """Logits [B, keep, V] of new rows. `depths`: of all uncommitted rows, the new ones last."""
-        starts = [self.model.length(slot) for slot in range(len(tokens))]
-        step = Step(0, starts, visible, depths)
-        logits = self.model.forward(tokens, depths[:, step.offset :], step, keep)
+    def _starts(self, batch: int) -> list[int]:
+        return [self.model.length(slot) for slot in range(batch)]
+
+    def _logits(self, tokens: Tensor, step: Step, keep: int) -> Tensor:
+        """Logits [B, keep, V] of new rows."""
+        logits = self.model.forward(tokens, step.depths, step, keep)
         return logits[..., : self.token_count]

@@ -61,7 +61,7 @@ def load_drafter(
         progress(f"loading the drafter {head}")
     folder = find_folder(head)
     if (kind or _kind_of(folder)) == "eagle3":
-        return _eagle3(target, head, window, cpu_weights, progress)
+        return _eagle3(target, folder, str(head), window, cpu_weights, progress)
     if window is not None:
         raise ValueError(f"{_WINDOW} limits an EAGLE-3 head, but {head} is a DFlash drafter")
     return _dflash(target, folder)
@@ -123,7 +123,8 @@ def _stated_kind(folder: Path) -> DrafterKind | None:
 
 def _eagle3(
     target: LoadedModel,
-    path: str | Path,
+    folder: Path,
+    name: str,
     window: int | None,
     cpu_weights: Any,
     progress: Callable[[str], None] | None,
@@ -142,7 +143,7 @@ def _eagle3(
         fingerprint=target.fingerprint,
     )
     model = target.model
-    found = load_head(path, facts, dtype=model.dtype, device=model.device)
+    found = load_head(folder, facts, dtype=model.dtype, device=model.device, name=name)
     head = found.head
     if progress is not None:
         for note in found.report.notes:

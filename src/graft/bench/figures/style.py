@@ -11,13 +11,12 @@ state of it is changed. What is drawn is not known here.
 from __future__ import annotations
 
 import io
-import os
-import secrets
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from graft.atomic import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -207,17 +206,5 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
         data = io.BytesIO()
         figure.savefig(data, format=kind, dpi=DPI, metadata=about)
         paths.append(folder / f"{name}.{kind}")
-        _replace(paths[-1], data.getvalue())
+        write_whole(paths[-1], data.getvalue())
     return paths
-
-
-def _replace(path: Path, data: bytes) -> None:
-    temp = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
-    try:
-        with temp.open("xb") as stream:
-            stream.write(data)
-        os.replace(temp, path)
-    except BaseException:  # Ctrl-C too
-        with suppress(OSError):
-            temp.unlink()
-        raise

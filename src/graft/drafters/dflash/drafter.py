@@ -63,9 +63,7 @@ class DFlashDrafter:
 
     def open(self, slots: int, capacity: int) -> None:
         """Make room, in the storage there is if it is large enough."""
-        old = self._store
-        if old is not None and old.slots == slots and old.capacity >= capacity:
-            old.lengths = [0] * slots
+        if self._store is not None and self._store.serves(slots, capacity):
             return
         self._store = None  # frees the old one first
         config, weight = self.model.config, self.model.fc.weight

@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from graft.drafters.dflash.config import DFlashConfig
 from graft.drafters.dflash.drafter import DFlashDrafter
 from graft.drafters.dflash.formats import TargetShape, read_format
 from graft.drafters.dflash.model import DFlashModel
-from graft.drafters.eagle3.checkpoint import is_pointer
+from graft.drafters.eagle3.checkpoint import read_file
+from graft.drafters.eagle3.errors import HeadError
 
 __all__ = ["Understood", "load_dflash", "understand"]
 
@@ -149,21 +148,13 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 def _read_tensors(folder: Path) -> dict[str, Tensor]:
     """All tensors, by the names that this project uses, on the CPU."""
-    files = sorted(folder.glob("*.safetensors"))
     old = folder / "pytorch_model.bin"
-    if pointers := [file for file in (files or [old]) if file.exists() and is_pointer(file)]:
-        raise ValueError(
-            f"{pointers[0].name} is a Git LFS pointer, not the weights: run git lfs pull in its "
-            "folder"
-        )
+    files = sorted(folder.glob("*.safetensors")) or ([old] if old.exists() else [])
+    if not files:
+        raise ValueError("no *.safetensors and no pytorch_model.bin beside config.json")
     try:
-        if files:
-            parts = [load_file(file) for file in files]
-        elif old.exists():
-            parts = [torch.load(old, map_location="cpu", weights_only=True)]
-        else:
-            raise ValueError("no *.safetensors and no pytorch_model.bin beside config.json")
-    except (SafetensorError, OSError, RuntimeError) as error:
+        parts = [read_file(file) for file in files]
+    except HeadError as error:
         raise ValueError(f"the weights cannot be read ({error})") from error
     return {_RENAMED.get(name, name): t for part in parts for name, t in part.items()}
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,8 +18,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from graft.drafters.eagle3.errors import HeadError
+from graft.hub import HUB_ID, first_line
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _FOLDER = "a head's folder holds config.json and model.safetensors (or pytorch_model.bin)"
 _NAMES = ("model.safetensors", "pytorch_model.bin")
 _POINTER = b"version https://git-lfs"  # how a file that Git LFS has not fetched begins
@@ -61,7 +60,7 @@ def find_folder(path: str | Path) -> Path:
         return place
     if place.is_file():
         raise HeadError(f"{text} is a file; give its folder: {_FOLDER}")
-    if isinstance(path, str) and _HUB_ID.fullmatch(text):
+    if isinstance(path, str) and HUB_ID.fullmatch(text):
         return _fetch(text)
     raise HeadError(f"there is no head {text!r}: give a folder or a hub id org/name; {_FOLDER}")
 
@@ -95,7 +94,7 @@ def _fetch(name: str) -> Path:
         if not any(folder.glob("*.safetensors")):
             folder = Path(snapshot_download(name, allow_patterns=["*.json", "*.bin"]))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+        reason = first_line(error)
         raise HeadError(
             f"there is no folder {name}, and the hub gave no head of that name "
             f"({reason[:300].rstrip('. ')}); check the name and the network (a gated head needs a "
@@ -107,12 +106,12 @@ def _fetch(name: str) -> Path:
 def _tensors(folder: Path) -> dict[str, Tensor]:
     for name in _NAMES:
         if (folder / name).is_file():
-            return _one(folder / name)
+            return read_file(folder / name)
         if (folder / f"{name}.index.json").is_file():
             return _shards(folder / f"{name}.index.json")
     others = [*sorted(folder.glob("*.safetensors")), *sorted(folder.glob("*.bin"))]
     if len(others) == 1:
-        return _one(others[0])
+        return read_file(others[0])
     if not others:
         raise HeadError(f"{folder} holds no weights; {_FOLDER}")
     raise HeadError(
@@ -130,21 +129,26 @@ def _shards(index: Path) -> dict[str, Tensor]:
     for shard in sorted(set(places.values())):
         if not (index.parent / shard).is_file():
             raise HeadError(f"{index.parent} lacks {shard}, which {index.name} names")
-        state |= _one(index.parent / shard)
+        state |= read_file(index.parent / shard)
     if missing := sorted(set(places) - set(state)):
         raise HeadError(f"{index.name} names tensors that no file holds: {', '.join(missing[:8])}")
     return state
 
 
-def is_pointer(file: Path) -> bool:
+def _is_pointer(file: Path) -> bool:
     """Whether Git LFS left a note in place of the file."""
     with file.open("rb") as opened:
         return opened.read(len(_POINTER)) == _POINTER
 
 
-def _one(file: Path) -> dict[str, Tensor]:
+def read_file(file: Path) -> dict[str, Tensor]:
+    """The tensors of one file, .safetensors or .bin, on the CPU as they are stored.
+
+    Raises:
+        HeadError: for a file that is damaged, a pointer of Git LFS, or holds more than tensors.
+    """
     try:
-        if is_pointer(file):
+        if _is_pointer(file):
             raise HeadError(
                 f"{file} is a Git LFS pointer, not the weights: run git lfs pull in its folder"
             )
@@ -159,7 +163,7 @@ def _one(file: Path) -> dict[str, Tensor]:
             "save it as safetensors"
         ) from error
     except (SafetensorError, OSError, RuntimeError, ValueError, EOFError, KeyError) as error:
-        reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+        reason = first_line(error)
         raise HeadError(f"{file} cannot be read ({reason[:200]}); fetch it again") from error
     if not isinstance(state, Mapping) or not all(isinstance(t, Tensor) for t in state.values()):
         raise HeadError(

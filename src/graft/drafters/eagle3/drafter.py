@@ -74,8 +74,9 @@ class Eagle3Drafter:
 
     def open(self, slots: int, capacity: int) -> None:
         """Room for `slots` sequences: sized as the target's cache."""
-        self._cache = None  # frees the old one first
-        self._cache = KVCache(self._layers, slots, capacity)
+        if self._cache is None or not self._cache.serves(slots, capacity):
+            self._cache = None  # frees the old one first
+            self._cache = KVCache(self._layers, slots, capacity)
         nothing = self.head.target_ids.new_zeros(0, self.head.config.hidden_size)
         self._waiting = [nothing.to(self.head.dtype)] * slots
 
@@ -109,20 +110,13 @@ class Eagle3Drafter:
 
         def expand(frontier: Frontier) -> Tensor:
             features = self.head.feedback(_rows(self._hidden, frontier.parents))
-            depths = torch.arange(frontier.depth, device=length.device)
-            beam = frontier.tokens.shape[1]
-            step = Step(
-                0, starts, frontier.visible, depths.repeat_interleave(beam).expand(batch, -1)
-            )
-            positions = (begin + frontier.depth - 1).expand(-1, beam)
+            step = Step(0, starts, frontier.visible, frontier.depths)
+            positions = (begin + frontier.depth - 1).expand_as(frontier.tokens)
             self._hidden = self._forward(features, frontier.tokens, positions, step)
             return self._logits(self._hidden)
 
         roots = history.gather(1, begin).squeeze(1)
-        beam = search(roots, self._logits(root_hidden), expand, plan, self._target_ids)
-        kept = upload(plan.kept, length.device)[beam.stage]
-        kept = kept.minimum(beam.tree.used.sum(1) - 1)
-        return Draft(beam.tree, beam.scores, kept, beam.stage, beam.confidence, beam.steps)
+        return search(roots, self._logits(root_hidden), expand, plan, self._target_ids)
 
     def commit(self, paths: Sequence[Sequence[int]], features: Tensor | None) -> None:
         """Let the features of root and accepted nodes wait for the next draft."""
@@ -165,12 +159,10 @@ class Eagle3Drafter:
 
     def _run(self, slot: int, starts: Sequence[int], features: Tensor, tokens: Tensor) -> Tensor:
         """Rows one behind the other from `slot` on: h [B, W, H]."""
-        batch, width = tokens.shape
-        self._check_length(max(starts) + width)
-        depths = torch.arange(width, device=tokens.device).expand(batch, -1)
-        visible = torch.ones(batch, width, width, dtype=torch.bool, device=tokens.device).tril()
-        positions = depths + upload(starts, tokens.device).unsqueeze(1)
-        return self._forward(features, tokens, positions, Step(slot, starts, visible, depths))
+        step = Step.chain(slot, starts, tokens.shape[1], tokens.device)
+        self._check_length(step.end)
+        positions = step.depths + upload(starts, tokens.device).unsqueeze(1)
+        return self._forward(features, tokens, positions, step)
 
     def _check_length(self, rows: int) -> None:
         """Warn once where a text is longer than those the head was trained with."""

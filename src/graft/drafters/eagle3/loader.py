@@ -56,6 +56,7 @@ def load_head(
     *,
     dtype: torch.dtype | None = None,
     device: torch.device | str = "cpu",
+    name: str | None = None,
 ) -> LoadedHead:
     """Load an EAGLE-3 head for a target.
 
@@ -64,12 +65,13 @@ def load_head(
         target: the target's numbers.
         dtype: of the weights; None keeps the stored one.
         device: where they go.
+        name: how messages call the head; `path` if None.
 
     Raises:
         HeadError: if the checkpoint cannot be read, is no EAGLE-3 head, is incomplete, asks for
             what is not supported, or does not fit the target.
     """
-    found = _understand(path, target)
+    found = _understand(path, target, name)
     weights = {k: t.to(dtype or t.dtype) for k, t in found.state.items()}
     head = empty_head(found.config)
     head.load_state_dict({**weights, "target_ids": found.target_ids}, strict=True, assign=True)
@@ -98,8 +100,10 @@ def _named(name: str) -> Iterator[None]:
         raise HeadError(f"{name}: {error}") from error
 
 
-def _understand(path: str | Path, target: TargetFacts | None) -> _Understood:
-    folder, name = find_folder(path), str(path)
+def _understand(
+    path: str | Path, target: TargetFacts | None, name: str | None = None
+) -> _Understood:
+    folder, name = find_folder(path), name or str(path)
     checkpoint = read_checkpoint(folder)
     notes = check_kind(checkpoint.config, checkpoint.state, name)
     with _named(name):

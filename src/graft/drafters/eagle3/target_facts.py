@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,10 @@ from transformers import AutoConfig, AutoTokenizer
 
 from graft.drafters.eagle3.facts import TargetFacts
 from graft.fingerprint import tokenizer_fingerprint
+from graft.hub import HUB_ID, first_line
 from graft.model_files import quiet
 from graft.model_support import ModelError, check_config
 from graft.smollm2 import ALIAS, ensure_smollm2
-
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 def read_target_facts(model: str | Path) -> TargetFacts:
@@ -29,7 +27,7 @@ def read_target_facts(model: str | Path) -> TargetFacts:
     text = str(model)
     source = str(ensure_smollm2()) if text == ALIAS else text
     local = Path(source).expanduser().is_dir()
-    if not local and not _HUB_ID.fullmatch(source):
+    if not local and not HUB_ID.fullmatch(source):
         raise ModelError(
             f"there is no target {text!r} whose configuration can be read alone: give {ALIAS}, a "
             "Transformers folder or a hub id org/name"
@@ -41,7 +39,7 @@ def read_target_facts(model: str | Path) -> TargetFacts:
             config = AutoConfig.from_pretrained(place, **options)
             tokenizer = AutoTokenizer.from_pretrained(place, **options)
     except Exception as error:  # the library raises anything on files it does not know
-        reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+        reason = first_line(error)
         raise ModelError(
             f"configuration and tokenizer of {text} cannot be read ({reason[:300].rstrip('. ')}); "
             "check the name, and that the hub can be reached if it is one"
