@@ -174,7 +174,7 @@ class Engine:
         for index, prompt in enumerate(given):
             try:
                 ids = encode(prompt, self.tokenizer, raw=raw)
-                requests.append(self._request(index, ids, params))
+                requests.append(self.request(index, ids, params))
             except ValueError as error:
                 raise error if single else ValueError(f"prompt {index}: {error}") from error
         return self.run(requests, policy=policy, budget=budget, reuse=reuse_prefix, watch=watch)
@@ -216,7 +216,7 @@ class Engine:
         Raises:
             ValueError: for prompts and settings that are not supported.
         """
-        request = self._request(0, list(prompt), params, list(forced), row)
+        request = self.request(0, list(prompt), params, list(forced), row)
         if len(forced) >= request.limit:
             raise ValueError(
                 f"{len(forced)} forced tokens leave nothing to draw: this answer has at most "
@@ -283,7 +283,7 @@ class Engine:
             target.prefill(0, behind, lambda _, logits: kept.append(logits))
         return torch.cat(kept)
 
-    def _request(
+    def request(
         self,
         index: int,
         prompt: list[int],
@@ -291,6 +291,17 @@ class Engine:
         forced: list[int] | None = None,
         row: int | None = None,
     ) -> Request:
+        """A request for `run`.
+
+        Args:
+            index: its number in the call.
+            prompt: token ids.
+            forced: first output tokens that are fixed.
+            row: number that keys the noise; None takes the index.
+
+        Raises:
+            ValueError: for ids that there are not, and a prompt without room for an answer.
+        """
         room = self._room(prompt)
         known = [*prompt, *(forced or ())]
         if bad := [t for t in known if not 0 <= t < self.token_count]:

@@ -23,7 +23,6 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
 from weakref import WeakValueDictionary
 
@@ -33,18 +32,11 @@ from torch.nn import functional
 from torch.utils import _pytree
 from transformers.pytorch_utils import Conv1D
 
+from graft.pack_report import PackReport
+
 __all__ = ["CpuWeights", "PackReport", "PackedLinear", "pack_linears"]
 
 CpuWeights = Literal["auto", "fp32", "fp16"]
-
-
-@dataclass(frozen=True)
-class PackReport:
-    """What `pack_linears` did."""
-
-    packed: int  # modules replaced; one that hangs in several places counts once
-    kept: tuple[str, ...]  # "name: reason" of every linear left as it was
-    bytes_saved: int  # fp32 bytes freed less fp16 bytes added: below zero where only tied ones pack
 
 
 @functools.cache

@@ -30,7 +30,8 @@ from graft.smollm2 import ALIAS as SMOLLM2
 from graft.smollm2 import ensure_smollm2
 
 if TYPE_CHECKING:
-    from graft.linear import CpuWeights, PackReport
+    from graft.linear import CpuWeights
+    from graft.pack_report import PackReport
 
 __all__ = [
     "ALIASES",
@@ -105,8 +106,8 @@ def load_model(
         dtype: "fp32", "fp16", "bf16" or a torch dtype. "auto" computes in fp32 on the CPU and in
             the stored dtype (fp16 for a GGUF file) elsewhere.
         threads: torch's CPU threads for this process; None leaves them.
-        cpu_weights: how linear layers keep weights on a CPU in fp32: "auto" (packed where that is
-            faster), "fp16" or "fp32" (as loaded).
+        cpu_weights: how linear layers keep weights on a CPU: "auto" (packed where that is
+            faster), "fp16" (of a model in fp32) or "fp32" (as loaded).
         progress: gets one sentence before a step that takes seconds.
 
     Raises:
@@ -278,7 +279,13 @@ def _stated_context(config: Any) -> int | None:
 
 
 def _pack(model: PreTrainedModel, mode: CpuWeights) -> PackReport | None:
-    if mode == "fp32" or model.device.type != "cpu" or model.dtype != torch.float32:
+    if mode == "fp32" or model.device.type != "cpu":
+        return None
+    if model.dtype == torch.bfloat16 and mode == "auto":
+        from graft.linear_bf16 import pack_bf16
+
+        return pack_bf16(model)
+    if model.dtype != torch.float32:
         return None
     from graft.linear import pack_linears
 

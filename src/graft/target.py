@@ -145,7 +145,7 @@ class TransformersTarget:
             keep = width if observe is not None else 1
             logits = self.forward(chunk.unsqueeze(0), step.depths, step, keep)[0]
             if absorb is not None:
-                absorb(self._read_features()[0])
+                absorb(self.features()[0])
             if observe is not None:
                 observe(chunk, logits)
             self.cache.commit(slot, [range(1, width)])
@@ -155,7 +155,7 @@ class TransformersTarget:
         starts = self.cache.lengths[: tree.batch]
         step = Step(0, starts, tree.ancestors(), tree.depths)
         logits = self.forward(tree.tokens, tree.depths, step, tree.width)
-        return Verification(logits, self._read_features() if self.feature_layers else None)
+        return Verification(logits, self.features() if self.feature_layers else None)
 
     def commit(self, paths: Sequence[Sequence[int]]) -> None:
         self.cache.commit(0, paths)
@@ -200,7 +200,7 @@ class TransformersTarget:
             for config, old in zip(self._configs, before, strict=True):
                 config._attn_implementation_internal = old
 
-    def _read_features(self) -> Tensor:
+    def features(self) -> Tensor:
         """Features [B, N, F] of the last forward."""
         found = [self._features[layer].to(self.device) for layer in self.feature_layers]
         return torch.cat(found, dim=-1)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from graft.bench.measurement import Measurement, repeated_8grams
+from graft.bench.measurement import Measurement
 from graft.bench.outside import Outside
+from graft.looping import repeated_8grams
 from graft.metrics import LAPS
 from graft.request import Result
 

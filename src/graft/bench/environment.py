@@ -107,7 +107,7 @@ def _place(source: str) -> Path:
 def _weights(loaded: LoadedModel) -> str:
     if loaded.packing is None or not loaded.packing.packed:
         return "as loaded"
-    return f"{loaded.packing.packed} linears packed in fp16"
+    return f"{loaded.packing.packed} linears packed in {loaded.packing.kind}"
 
 
 def _device(device: torch.device) -> str:

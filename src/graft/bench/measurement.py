@@ -10,9 +10,10 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from graft.looping import LOOPING
+
 # Letters in `Measurement.sources`.
 SOURCES = {"t": "target", "d": "draft", "r": "retrieved"}
-LOOPING = 0.30  # share of repeated 8-grams above which an answer counts as looping
 
 
 @dataclass(frozen=True)
@@ -120,9 +121,3 @@ class Measurement:
         if unknown := sorted(found.keys() - known):
             raise ValueError(f"unknown fields: {', '.join(unknown)}")
         return cls(**found)
-
-
-def repeated_8grams(ids: list[int]) -> float:
-    """Share of the 8-grams of an answer that occurred in it before; 0 if it has none."""
-    grams = [tuple(ids[i : i + 8]) for i in range(len(ids) - 7)]
-    return 1 - len(set(grams)) / len(grams) if grams else 0.0

@@ -25,7 +25,6 @@ from graft.bench.grouping import (
     tasks_of,
     without_looping,
 )
-from graft.bench.measurement import LOOPING
 from graft.bench.results import Results, differences
 from graft.bench.statistics import (
     Estimate,
@@ -39,6 +38,7 @@ from graft.bench.statistics import (
     tokens_per_second,
 )
 from graft.bench.tables import NOTHING, figures, interval_of, number, table
+from graft.looping import LOOPING
 
 FEW: Final = 10  # prompts below which bootstrap intervals miss the truth too often
 

@@ -24,6 +24,7 @@ from graft.cli.models import models_command
 from graft.cli.notes import note
 from graft.cli.screen import PipeClosed
 from graft.cli.trace import trace_command
+from graft.cli.train import train_app
 from graft.cli.verify import verify_command
 
 __all__ = ["app", "main"]
@@ -47,6 +48,7 @@ app.command("models")(models_command)
 app.add_typer(bench_app, name="bench")
 app.add_typer(matrix_app, name="matrix")
 app.add_typer(heads_app, name="heads")
+app.add_typer(train_app, name="train")
 
 
 def _print_version(wanted: bool) -> None:

@@ -8,21 +8,21 @@ what the numbers say is not known here.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from graft.cli import options as o
+from graft.cli.bars import bar
 from graft.cli.loading import numbers, plain_values
 from graft.cli.notes import held_warnings, note, progress_notes
 from graft.cli.screen import Screen
 from graft.cli.shared import ENGINE, MODEL, shares
 
 if TYPE_CHECKING:
-    from graft.bench.measurement import Measurement
     from graft.bench.session import BenchSettings, Opened
 
 __all__ = ["bench_app"]
@@ -177,9 +177,11 @@ def _run(run: Opened, folder: Path, *, quiet: bool) -> None:
     keys = run.runner.keys
     there = sum(key in run.runner.writer.done for key in keys)
     try:
-        with _progress(len(keys), there, quiet=quiet) as advance:
+        with bar("answers", quiet=quiet) as show:
+            show(there, len(keys), "")
             for lines in run.runner.run():
-                advance(lines)
+                there += len(lines)
+                show(there, len(keys), "")
     except KeyboardInterrupt:
         if not quiet:
             note(
@@ -187,31 +189,6 @@ def _run(run: Opened, folder: Path, *, quiet: bool) -> None:
                 f"report {folder}"
             )
         raise
-
-
-@contextmanager
-def _progress(
-    total: int, there: int, *, quiet: bool
-) -> Iterator[Callable[[Iterable[Measurement]], None]]:
-    """A bar with the time that is left, on a terminal; else a line for every tenth."""
-    if quiet or not sys.stderr.isatty():
-        done = there
-
-        def say(lines: Iterable[Measurement]) -> None:
-            nonlocal done
-            before, done = done, done + len(list(lines))
-            if not quiet and before * 10 // total != done * 10 // total:
-                note(f"{done} of {total} answers")
-
-        yield say
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = TextColumn("{task.completed} of {task.total} answers"), BarColumn()
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
-        task = bar.add_task("bench", total=total, completed=there)
-        yield lambda lines: bar.advance(task, len(list(lines)))
 
 
 def _need_matplotlib() -> None:

@@ -62,6 +62,7 @@ _ENGINE: Final = (
     "k",
     "matrix_scope",
     "prompt_learning",
+    "max_batch",
 )
 # ... and lists of numbers, written with commas.
 _NUMBERS: Final = {"checkpoints": int, "thresholds": float, "kept": int}

@@ -66,6 +66,17 @@ class Dtype(StrEnum):
     bf16 = "bf16"
 
 
+class HeadFormat(StrEnum):
+    specforge = "specforge"
+    speculators = "speculators"
+
+
+class SaveDtype(StrEnum):
+    fp16 = "fp16"
+    bf16 = "bf16"
+    fp32 = "fp32"
+
+
 class CpuWeights(StrEnum):
     auto = "auto"
     fp16 = "fp16"

@@ -130,20 +130,11 @@ def _eagle3(
     progress: Callable[[str], None] | None,
 ) -> Drafter:
     from graft.drafters.eagle3.drafter import Eagle3Drafter
-    from graft.drafters.eagle3.facts import TargetFacts
     from graft.drafters.eagle3.loader import load_head
+    from graft.drafters.eagle3.target_facts import facts_of
 
-    config = target.model.config.get_text_config(decoder=True)
-    facts = TargetFacts(
-        name=target.name,
-        hidden_size=int(config.hidden_size),
-        vocab_size=target.vocab_size,
-        token_count=target.token_count,
-        num_hidden_layers=int(config.num_hidden_layers),
-        fingerprint=target.fingerprint,
-    )
     model = target.model
-    found = load_head(folder, facts, dtype=model.dtype, device=model.device, name=name)
+    found = load_head(folder, facts_of(target), dtype=model.dtype, device=model.device, name=name)
     head = found.head
     if progress is not None:
         for note in found.report.notes:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -95,8 +96,8 @@ class Eagle3Drafter:
         start = self.cache.lengths[slot]
         ready = min(len(rows), len(context) - 1 - start)
         if ready > 0:
-            tokens = context[start + 1 : start + 1 + ready]
-            self._run(slot, [start], rows[:ready].unsqueeze(0), tokens.unsqueeze(0))
+            tokens = context[start + 1 : start + 1 + ready].unsqueeze(0)
+            self._run(slot, [start], rows[:ready].unsqueeze(0), tokens, self.head.remember)
             self.cache.commit(slot, [range(1, ready)])
         self._waiting[slot] = rows[ready:]
 
@@ -112,7 +113,8 @@ class Eagle3Drafter:
             features = self.head.feedback(_rows(self._hidden, frontier.parents))
             step = Step(0, starts, frontier.visible, frontier.depths)
             positions = (begin + frontier.depth - 1).expand_as(frontier.tokens)
-            self._hidden = self._forward(features, frontier.tokens, positions, step)
+            words = self._words(frontier.tokens, features)
+            self._hidden = self.head(features, words, positions, step, self.cache)
             return self._logits(self._hidden)
 
         roots = history.gather(1, begin).squeeze(1)
@@ -151,18 +153,26 @@ class Eagle3Drafter:
         first = upload(starts, history.device).unsqueeze(1)
         # Padding reads whatever token stands there; its rows are overwritten.
         index = (first + 1 + place).clamp(max=history.shape[1] - 1)
-        hidden = self._run(0, starts, features, history[:batch].gather(1, index))
+        tokens = history[:batch].gather(1, index)
+        hidden = self._run(0, starts, features, tokens, self.head)
         self.cache.commit(0, [range(1, count) for count in counts])
         self._waiting[:batch] = [rows[:0] for rows in waiting]
         last = upload(counts, history.device) - 1
         return _rows(hidden, last.unsqueeze(1)).squeeze(1)
 
-    def _run(self, slot: int, starts: Sequence[int], features: Tensor, tokens: Tensor) -> Tensor:
-        """Rows one behind the other from `slot` on: h [B, W, H]."""
+    def _run(
+        self,
+        slot: int,
+        starts: Sequence[int],
+        features: Tensor,
+        tokens: Tensor,
+        run: Callable[..., Any],
+    ) -> Any:
+        """Rows one behind the other from `slot` on, through the head or a part of it."""
         step = Step.chain(slot, starts, tokens.shape[1], tokens.device)
         self._check_length(step.end)
         positions = step.depths + upload(starts, tokens.device).unsqueeze(1)
-        return self._forward(features, tokens, positions, step)
+        return run(features, self._words(tokens, features), positions, step, self.cache)
 
     def _check_length(self, rows: int) -> None:
         """Warn once where a text is longer than those the head was trained with."""
@@ -176,10 +186,9 @@ class Eagle3Drafter:
         )
         self._trained = None
 
-    def _forward(self, features: Tensor, tokens: Tensor, positions: Tensor, step: Step) -> Tensor:
-        embeddings = self._embed(tokens).to(features.dtype)
-        hidden: Tensor = self.head(features, embeddings, positions, step, self.cache)
-        return hidden
+    def _words(self, tokens: Tensor, like: Tensor) -> Tensor:
+        """Embeddings of tokens in the head's dtype."""
+        return self._embed(tokens).to(like.dtype)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         logits = self.head.logits(hidden)

@@ -24,7 +24,7 @@ from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import (
     LlamaRMSNorm,
     LlamaRotaryEmbedding,
-    apply_rotary_pos_emb,
+    rotate_half,
 )
 
 from graft.attention import Step, tree_attention
@@ -103,6 +103,21 @@ class Eagle3Head(nn.Module):
             hidden = layer(hidden, embeddings, turn, step, cache)
         return hidden
 
+    def remember(
+        self, features: Tensor, embeddings: Tensor, positions: Tensor, step: Step, cache: KVCache
+    ) -> None:
+        """As `forward`, for rows whose output nobody reads: keys and values alone.
+
+        With one layer that is a ninth of the work.
+        """
+        if len(self.layers) > 1:
+            self(features, embeddings, positions, step, cache)
+            return
+        cache.begin(step)
+        layer: Any = self.layers[0]
+        read, _ = layer.read(features, embeddings)
+        layer.self_attn.write(read, self.rotary(features, positions), cache)
+
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., draft_vocab_size] of `forward`'s output [..., H]."""
         out: Tensor = self.lm_head(self.norm(hidden))
@@ -136,15 +151,18 @@ class _Layer(nn.Module):
         step: Step,
         cache: KVCache,
     ) -> Tensor:
-        if self.first:
-            normed = self.hidden_norm(hidden)
-            residual = normed if self.norm_before_residual else hidden
-            read = torch.cat([self.input_layernorm(embeddings), normed], dim=-1)
-        else:
-            residual, read = hidden, self.input_layernorm(hidden)
+        read, residual = self.read(hidden, embeddings)
         hidden = residual + self.self_attn(read, turn, step, cache)
         out: Tensor = hidden + self.mlp(self.post_attention_layernorm(hidden))
         return out
+
+    def read(self, hidden: Tensor, embeddings: Tensor) -> tuple[Tensor, Tensor]:
+        """What attention reads, and the residual."""
+        if not self.first:
+            return self.input_layernorm(hidden), hidden
+        normed = self.hidden_norm(hidden)
+        read = torch.cat([self.input_layernorm(embeddings), normed], dim=-1)
+        return read, normed if self.norm_before_residual else hidden
 
 
 class _Attention(nn.Module):
@@ -170,18 +188,34 @@ class _Attention(nn.Module):
     def forward(
         self, read: Tensor, turn: tuple[Tensor, Tensor], step: Step, cache: KVCache
     ) -> Tensor:
-        shape = (*read.shape[:2], -1, self.head_dim)
-        query, key = self.q_proj(read).view(shape), self.k_proj(read).view(shape)
-        if self.q_norm is not None and self.k_norm is not None:
-            query, key = self.q_norm(query), self.k_norm(key)
-        value = self.v_proj(read).view(shape).transpose(1, 2)
-        query, key = apply_rotary_pos_emb(query.transpose(1, 2), key.transpose(1, 2), *turn)
-        keys, values = cache.update(key, value, self.index)
+        query = self.q_proj(read).view(*read.shape[:2], -1, self.head_dim)
+        if self.q_norm is not None:
+            query = self.q_norm(query)
+        query = _turned(query.transpose(1, 2), turn)
+        keys, values = self.write(read, turn, cache)
         out, _ = tree_attention(
             self, query, keys, values, None, graft_step=step, sliding_window=self.window
         )
         mixed: Tensor = self.o_proj(out.flatten(2))
         return mixed
+
+    def write(
+        self, read: Tensor, turn: tuple[Tensor, Tensor], cache: KVCache
+    ) -> tuple[Tensor, Tensor]:
+        """Put the rows' keys and values into the cache; all that they may see [B, Hkv, T, D]."""
+        shape = (*read.shape[:2], -1, self.head_dim)
+        key = self.k_proj(read).view(shape)
+        if self.k_norm is not None:
+            key = self.k_norm(key)
+        value = self.v_proj(read).view(shape).transpose(1, 2)
+        return cache.update(_turned(key.transpose(1, 2), turn), value, self.index)
+
+
+def _turned(rows: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+    """Queries or keys [B, heads, N, D] turned by their positions."""
+    cos, sin = (table.unsqueeze(1) for table in turn)
+    turned: Tensor = rows * cos + rotate_half(rows) * sin
+    return turned
 
 
 class _MLP(nn.Module):

@@ -43,6 +43,7 @@ def save_head(
     target_name: str,
     fingerprint: str | None,
     format: HeadFormat = "specforge",
+    files: Mapping[str, str] | None = None,
 ) -> Path:
     """Write config.json and model.safetensors.
 
@@ -62,24 +63,34 @@ def save_head(
     folder = Path(path).expanduser()
     if format not in FORMATS:
         raise HeadError(f"unknown format {format!r} of heads; supported are {', '.join(FORMATS)}")
-    _check_place(folder)
+    check_place(folder)
     dtype = str(head.lm_head.weight.dtype).removeprefix("torch.")
     origin = {"target": target_name, "tokenizer_fingerprint": fingerprint}
     build = _specforge if format == "specforge" else _speculators
     config = {**build(head.config, dtype, target_name), "graft": origin}
     first = "midlayer." if format == "specforge" else "layers.0."
-    _write(folder, config, _tensors(head, first))
+    _write(folder, config, _tensors(head, first), files or {})
     return folder
 
 
-def _check_place(folder: Path) -> None:
+def check_place(folder: Path) -> None:
+    """Refuse a folder that a head must not replace.
+
+    Raises:
+        HeadError: for a file, or a folder that holds other things than a head.
+    """
     if folder.exists() and not folder.is_dir():
         raise HeadError(f"{folder} is a file; give a folder for the head")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "config.json").is_file():
         raise HeadError(f"{folder} holds other things than a head; give another folder")
 
 
-def _write(folder: Path, config: Mapping[str, Any], tensors: dict[str, Tensor]) -> None:
+def _write(
+    folder: Path,
+    config: Mapping[str, Any],
+    tensors: dict[str, Tensor],
+    files: Mapping[str, str],
+) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
@@ -87,7 +98,8 @@ def _write(folder: Path, config: Mapping[str, Any], tensors: dict[str, Tensor]) 
         new, old = made / "new", made / "old"
         new.mkdir()
         text = json.dumps(config, indent=2, sort_keys=True)
-        (new / "config.json").write_text(text + "\n", encoding="utf-8")
+        for name, content in {**files, "config.json": text + "\n"}.items():
+            (new / name).write_text(content, encoding="utf-8")
         save_file(tensors, new / "model.safetensors", metadata={"format": "pt"})
         if folder.exists():
             folder.rename(old)

@@ -1,4 +1,4 @@
-"""The facts of a target from its files, without its weights."""
+"""The facts of a target: of a loaded one, or from its files, without its weights."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from graft.fingerprint import tokenizer_fingerprint
 from graft.hub import HUB_ID, first_line
 from graft.model_files import quiet
 from graft.model_support import ModelError, check_config
+from graft.models import LoadedModel
 from graft.smollm2 import ALIAS, ensure_smollm2
 
 
@@ -46,6 +47,19 @@ def read_target_facts(model: str | Path) -> TargetFacts:
         ) from error
     check_config(config, text)
     return _facts(config.get_text_config(decoder=True), tokenizer, text)
+
+
+def facts_of(loaded: LoadedModel) -> TargetFacts:
+    """Those of a target that is loaded."""
+    config = loaded.model.config.get_text_config(decoder=True)
+    return TargetFacts(
+        name=loaded.name,
+        hidden_size=int(config.hidden_size),
+        vocab_size=loaded.vocab_size,
+        token_count=loaded.token_count,
+        num_hidden_layers=int(config.num_hidden_layers),
+        fingerprint=loaded.fingerprint,
+    )
 
 
 def _facts(config: Any, tokenizer: Any, name: str) -> TargetFacts:

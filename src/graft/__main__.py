@@ -1,0 +1,7 @@
+"""`python -m graft`: the command line."""
+
+import sys
+
+from graft.cli import main
+
+sys.exit(main())

@@ -1,0 +1,206 @@
+"""Where training starts: the shape of a head, from its target's, and its first weights.
+
+A new head takes what it can from its target: the rows of the output layer that its vocabulary
+names and the final norm, and, where the shapes are the same, the last decoder layer. Its first
+feature is the deepest one that it reads. So it begins as a rough copy of the target's last steps
+rather than as noise. [ours]
+
+It knows heads and targets; not data, not loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from graft.drafters.eagle3.config import Eagle3Config
+from graft.drafters.eagle3.head import Eagle3Head
+from graft.drafters.eagle3.loader import load_head
+from graft.drafters.eagle3.target_facts import facts_of
+from graft.models import LoadedModel
+from graft.target import decoder_layers
+from graft.train.answers import Answer
+from graft.train.settings import LENGTH, TrainSettings
+from graft.train.vocabulary import choose_vocabulary, coverage
+
+STD = 0.02  # of weights that nothing is known about
+
+
+@dataclass(frozen=True)
+class Start:
+    """config, weights (fp32, on the CPU, by the head's names) and draft vocabulary of a head."""
+
+    config: Eagle3Config
+    weights: dict[str, Tensor]
+    target_ids: Tensor
+
+    def coverage(self, answers: Sequence[Answer]) -> float:
+        """Share of the answers' tokens that the head can name."""
+        return coverage(answers, self.target_ids.tolist())
+
+
+def start_new(
+    loaded: LoadedModel,
+    answers: Sequence[Answer],
+    settings: TrainSettings,
+    layers: tuple[int, ...] | None,
+) -> Start:
+    """A head that has learnt nothing yet.
+
+    Args:
+        layers: of the target, whose inputs it reads; None takes EAGLE-3's.
+
+    Raises:
+        ValueError: for layers that the target does not have.
+    """
+    body = decoder_layers(loaded.model)
+    wanted = layers or default_layers(len(body))
+    if bad := [layer for layer in wanted if not 1 <= layer <= len(body)]:
+        raise ValueError(
+            f"feature layer {bad[0]}: {loaded.name} has {len(body)} layers, so 1 to {len(body)} "
+            "are supported (a layer's number names its input; the last is the final norm's)"
+        )
+    size = min(settings.draft_vocab, loaded.token_count)
+    ids = choose_vocabulary(answers, size, loaded.token_count, loaded.eos_token_ids)
+    config = head_config(
+        loaded.model,
+        layers=wanted,
+        vocab_size=loaded.vocab_size,
+        draft_vocab_size=len(ids),
+        max_length=settings.max_length or LENGTH,
+        window=settings.window,
+    )
+    return Start(config, _first_weights(config, loaded.model, ids, settings.seed), ids)
+
+
+def start_from(base: str, loaded: LoadedModel) -> Start:
+    """A head that there is already.
+
+    Raises:
+        ValueError: for one that does not fit the target, or has several layers.
+    """
+    head = load_head(base, facts_of(loaded), dtype=torch.float32).head
+    if len(head.layers) > 1:
+        raise ValueError(f"{base} has {len(head.layers)} layers; heads of 1 can be trained")
+    return Start(head.config, dict(head.named_parameters()), head.target_ids)
+
+
+def running_copy(start: Start, model: PreTrainedModel) -> Eagle3Head:
+    """The head in its target's dtype, on its device."""
+    head = Eagle3Head(start.config)
+    weights = {name: weight.to(model.dtype) for name, weight in start.weights.items()}
+    state = {**weights, "target_ids": start.target_ids}
+    head.load_state_dict(state, strict=True, assign=True)
+    return head.to(model.device)
+
+
+def default_layers(count: int) -> tuple[int, ...]:
+    """Layers of a target of `count` whose inputs a head reads [EAGLE-3: 2, n // 2, n - 3]."""
+    if count >= 7:
+        return 2, count // 2, count - 3
+    return tuple(sorted({1, count // 2 + 1, count}))
+
+
+def head_config(
+    model: Any,
+    *,
+    layers: tuple[int, ...],
+    vocab_size: int,
+    draft_vocab_size: int,
+    max_length: int,
+    window: int | None,
+) -> Eagle3Config:
+    """One layer as wide as the target's.
+
+    Args:
+        model: the target, of Transformers.
+        layers: whose inputs it reads.
+        max_length: tokens of the longest text it is trained on.
+        window: positions back that it sees; None sees all.
+    """
+    config = model.config.get_text_config(decoder=True)
+    size, heads = int(config.hidden_size), int(config.num_attention_heads)
+    inner = getattr(config, "intermediate_size", None) or 4 * size
+    return Eagle3Config(
+        hidden_size=size,
+        target_hidden_size=size,
+        intermediate_size=int(inner),
+        num_attention_heads=heads,
+        num_key_value_heads=int(getattr(config, "num_key_value_heads", None) or heads),
+        head_dim=int(getattr(config, "head_dim", None) or size // heads),
+        vocab_size=vocab_size,
+        draft_vocab_size=draft_vocab_size,
+        feature_layers=layers,
+        rms_norm_eps=float(getattr(config, "rms_norm_eps", 1e-5)),
+        rope_parameters=_rope(config),
+        max_position_embeddings=max_length,
+        sliding_window=window,
+    )
+
+
+def _first_weights(
+    config: Eagle3Config, model: Any, target_ids: Tensor, seed: int
+) -> dict[str, Tensor]:
+    head = Eagle3Head(config)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for module in head.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=STD, generator=generator)
+        output = model.get_output_embeddings().weight.detach().to("cpu", torch.float32)
+        head.lm_head.weight.copy_(output[target_ids])
+        _take_norm(head, model.base_model)
+        _take_deepest(head)
+        _take_layer(head, decoder_layers(model)[-1])
+    return {name: weight.detach() for name, weight in head.named_parameters()}
+
+
+def _take_norm(head: Eagle3Head, body: Any) -> None:
+    """Copy the final norm, if it is of the head's kind: that is seen from what it does."""
+    theirs = getattr(body, "norm", None)
+    weight = getattr(theirs, "weight", None)
+    if theirs is None or weight is None or weight.shape != head.norm.weight.shape:
+        return
+    probe = torch.linspace(-2, 3, len(weight))
+    expected = theirs(probe.to(weight)).to("cpu", torch.float32)
+    before = head.norm.weight.clone()
+    head.norm.weight.copy_(weight)
+    if not torch.allclose(head.norm(probe), expected, rtol=0.05, atol=0.05):
+        head.norm.weight.copy_(before)
+
+
+def _take_deepest(head: Eagle3Head) -> None:
+    """Let `fc` pass on the last feature alone."""
+    size = head.config.hidden_size
+    if head.config.target_hidden_size == size:
+        head.fc.weight.zero_()
+        head.fc.weight[:, -size:].copy_(torch.eye(size))
+
+
+def _take_layer(head: Eagle3Head, layer: nn.Module) -> None:
+    """Copy the linears that have the same name and, but for the half that reads embeddings, the
+    same shape."""
+    own: Any = head.layers[0]
+    size = head.config.hidden_size
+    theirs = dict(layer.named_modules())
+    for name, linear in own.named_modules():
+        weight = getattr(theirs.get(name), "weight", None)
+        if not isinstance(linear, nn.Linear) or not isinstance(weight, Tensor):
+            continue
+        # Queries, keys and values read [embedding | feature].
+        wide = linear.weight.shape[1] == 2 * size and name.endswith(("q_proj", "k_proj", "v_proj"))
+        place = linear.weight[:, size:] if wide else linear.weight
+        if place.shape == weight.shape:
+            place.copy_(weight.detach().to("cpu", torch.float32))
+
+
+def _rope(config: Any) -> dict[str, Any]:
+    """The target's rotary settings; of layer types, those of full attention."""
+    found = dict(getattr(config, "rope_parameters", None) or {})
+    found = dict(found.get("full_attention", found))
+    return {"rope_type": "default", "rope_theta": 10000.0, **found}

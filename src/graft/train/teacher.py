@@ -1,0 +1,126 @@
+"""Teacher: what the target says of a group, computed when it is needed and kept nowhere.
+
+Two things: the features that the head reads, and, for each row that learns, the target's
+distribution over the draft vocabulary. Logits over the whole vocabulary are never held: the rest
+of it is looked at for its maximum alone, some rows at a time.
+
+It knows the target; not the head, not the loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from graft.attention import NAME, Step
+from graft.target import TransformersTarget
+from graft.train.groups import Group
+
+CHUNK = 512  # rows of logits at a time
+# Largest difference of logits, relative to the largest logit, that a dtype's rounding explains.
+_TOLERANCE = 0.02
+
+
+class Lesson(NamedTuple):
+    """What there is to learn from a group, with R = the longest answer less 1.
+
+    Row r of an answer reads the feature at its prompt's last token + r and is to name what the
+    target says two tokens on; an answer of n tokens has n - 1 rows.
+
+    features: [B, L, F] of all tokens. rows: int64 [n], flat indices into [B, R] of the rows that
+    there are. wanted: [n, draft vocabulary] the target's probabilities, fp32. named: bool [n], the
+    target's first choice is in the draft vocabulary.
+    """
+
+    features: Tensor
+    rows: Tensor
+    wanted: Tensor
+    named: Tensor
+
+
+class Teacher:
+    """A target that teaches.
+
+    Args:
+        target: with the features that the head reads.
+        target_ids: int64 [n], the draft vocabulary.
+        token_count: ids that the tokenizer knows; the others are never said.
+
+    Raises:
+        ValueError: for a model that changes its logits after its output layer.
+    """
+
+    def __init__(self, target: TransformersTarget, target_ids: Tensor, token_count: int) -> None:
+        self.target = target
+        device = target.device
+        model = target.model
+        self._body: Callable[..., Tensor] = model.base_model
+        weight = model.get_output_embeddings().weight.detach()
+        bias = getattr(model.get_output_embeddings(), "bias", None)
+        inside = torch.zeros(len(weight), dtype=torch.bool, device=device)
+        inside[target_ids] = True
+        outside = ~inside
+        outside[token_count:] = False
+        # Copies, so that a product needs no gathering of rows.
+        self._named = weight[target_ids], None if bias is None else bias[target_ids]
+        self._others = weight[outside], None if bias is None else bias[outside]
+        self._check(weight, bias)
+
+    @torch.no_grad()
+    def teach(self, group: Group) -> Lesson:
+        """Run the target over a group on its device."""
+        hidden = self._run(group.tokens)
+        features = self.target.features()
+        answers = group.answers - 1  # [B] rows of each answer
+        place = torch.arange(int(answers.max()), device=answers.device)
+        rows = (place < answers.unsqueeze(1)).flatten().nonzero().squeeze(1)
+        # The distribution behind token p + r of an answer that begins at p.
+        index = (group.prompts.unsqueeze(1) + place).clamp(max=hidden.shape[1] - 1)
+        flat = index + hidden.shape[1] * torch.arange(len(index), device=index.device).unsqueeze(1)
+        said = hidden.flatten(0, 1)[flat.flatten()[rows]]
+        wanted = said.new_empty(len(rows), len(self._named[0]), dtype=torch.float32)
+        named = torch.empty(len(rows), dtype=torch.bool, device=rows.device)
+        for start in range(0, len(rows), CHUNK):
+            part = slice(start, start + CHUNK)
+            logits = torch.nn.functional.linear(said[part], *self._named).float()
+            named[part] = logits.amax(1) >= self._highest_other(said[part])
+            torch.softmax(logits, dim=1, out=wanted[part])
+        return Lesson(features, rows, wanted, named)
+
+    def _highest_other(self, hidden: Tensor) -> Tensor:
+        """Largest logit outside the draft vocabulary [n], fp32."""
+        if not len(self._others[0]):
+            return hidden.new_full((len(hidden),), -torch.inf, dtype=torch.float32)
+        logits: Tensor = torch.nn.functional.linear(hidden, *self._others)
+        return logits.amax(1).float()
+
+    def _run(self, tokens: Tensor) -> Tensor:
+        """Hidden states [B, L, H] as the output layer reads them."""
+        batch, length = tokens.shape
+        step = Step.chain(0, [0] * batch, length, tokens.device)
+        with self.target.attention(NAME):
+            out = self._body(
+                input_ids=tokens, position_ids=step.depths, use_cache=False, graft_step=step
+            )
+        hidden: Tensor = out.last_hidden_state  # type: ignore[attr-defined]
+        return hidden
+
+    @torch.no_grad()
+    def _check(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Refuse a model that caps or scales its logits: its distribution would be another."""
+        tokens = torch.arange(4, device=weight.device).unsqueeze(0)
+        expected = torch.nn.functional.linear(self._run(tokens), weight, bias)
+        step = Step.chain(0, [0], 4, weight.device)
+        with self.target.attention(NAME):
+            found = self.target.model(
+                input_ids=tokens, position_ids=step.depths, use_cache=False, graft_step=step
+            ).logits
+        gap = (found - expected).abs().max() / expected.abs().max().clamp(min=1e-6)
+        if not gap < _TOLERANCE:
+            raise ValueError(
+                f"{type(self.target.model).__name__} changes its logits after the output layer "
+                "(it caps or scales them): training a head for it is not supported"
+            )
