@@ -17,7 +17,8 @@ from graft.matrix import AdjacencyMatrix
 from graft.matrix_file import load_matrix, matrix_exists
 from graft.models import LoadedModel, ModelError, load_model
 from graft.self_test import self_test
-from graft.settings import EngineSettings
+from graft.settings import DRAFTING, EngineSettings
+from graft.shipped_heads import choose_head
 from graft.target import TransformersTarget
 from graft.template import Template, load_template
 
@@ -50,7 +51,8 @@ def load(
         cpu_weights: "auto" packs fp16-exact weights for the fast CPU kernel; "fp32" packs none,
             "fp16" all.
         drafter: "eagle3", "model", "dflash" or "none"; None takes what `head` or `draft_model` is.
-        head: checkpoint of an EAGLE-3 head or a DFlash drafter: a folder or a hub id.
+        head: checkpoint of an EAGLE-3 head or a DFlash drafter: a folder or a hub id. None takes
+            the one that the package holds for the model, if any; "none" takes none.
         draft_model: a smaller model with the same tokenizer, to draft with.
         head_window: positions back that an EAGLE-3 head sees, for texts longer than those it was
             trained with.
@@ -68,6 +70,8 @@ def load(
     except TypeError as error:
         known = ", ".join(EngineSettings.__dataclass_fields__)
         raise ValueError(f"{', '.join(settings)}: supported engine settings are {known}") from error
+    drafts = engine_settings.policy is None or engine_settings.policy in DRAFTING
+    head = choose_head(model, head, drafter=drafter, draft_model=draft_model, drafts=drafts)
     check_choice(drafter, head, draft_model)
     _check_plan(engine_settings, model, device)
     warm = _has_matrix(matrix, engine_settings)

@@ -183,6 +183,12 @@ def test_depth_counts_rounds_that_accepted_at_least_so_many() -> None:
     assert points(ax)["graft"] == [(1, 75.0), (2, 50.0), (3, 25.0)]
 
 
+def test_methods_that_do_not_draft_have_no_stages() -> None:
+    none = replace(hand_made(), round_draft=[0] * len(hand_made().round_draft))
+    with pytest.raises(Missing, match="no method drafts"):
+        stages.draw(Data([none]))
+
+
 def test_answers_without_sources_have_no_stages() -> None:
     with pytest.raises(Missing, match="source"):
         stages.draw(Data([replace(hand_made(), sources="")]))

@@ -10,7 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,8 @@ from graft.engine import Engine
 from graft.loader import make_engine
 from graft.models import LoadedModel, load_model
 from graft.sampling_params import SamplingParams
-from graft.settings import EngineSettings
+from graft.settings import DRAFTING, EngineSettings
+from graft.shipped_heads import NO_HEAD, choose_head
 
 CODE_TASKS = ("code", "humaneval", "mbpp", "lcc", "repobench_p", "repobench-p")
 # Settings of the selection that need a tokenizer, and the one that comes after them.
@@ -48,7 +49,8 @@ class BenchSettings:
         suites: files and folders; none takes the built-in prompts.
         selection: settings of `graft.bench.selection.select_items`.
         methods: by name (`graft.bench.methods`).
-        heads, draft_model: checkpoints of the drafters; the first one given is the default.
+        heads, draft_model: checkpoints of the drafters; the first one given is the default. Without
+            any, methods that draft take the head that comes with the model; "none" takes none.
         model: settings of `load_model`.
         engine: settings of `EngineSettings` that all methods share.
     """
@@ -155,6 +157,7 @@ def opened(
     Raises:
         ValueError: for anything that is wrong with settings, suites, models or files.
     """
+    settings = with_shipped_head(settings)
     items = read_items(settings)
     settings.engine_settings(settings.cases(_kinds_named(settings)))
     _check_folder(folder)
@@ -214,6 +217,21 @@ def retrieved_kinds(
         counts = out.setdefault(line.method, Counter())
         counts.update(kind for kind, source in kinds if source == "r")
     return {method: dict(counts) for method, counts in out.items()}
+
+
+def with_shipped_head(settings: BenchSettings) -> BenchSettings:
+    """With the head that comes with the model, where a method drafts and no drafter is named."""
+    if settings.heads:
+        return replace(settings, heads=[head for head in settings.heads if head != NO_HEAD])
+    policies = [name.rpartition(":")[2] for name in settings.methods]
+    head = choose_head(
+        settings.model.get("model"),
+        None,
+        drafter=None,
+        draft_model=settings.draft_model,
+        drafts=any(policy in DRAFTING for policy in policies),
+    )
+    return settings if head is None else replace(settings, heads=[str(head)])
 
 
 def _kinds_named(settings: BenchSettings) -> list[str]:

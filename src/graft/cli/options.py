@@ -149,7 +149,8 @@ Head = Annotated[
     typer.Option(
         "--head",
         metavar="PATH",
-        help="An EAGLE-3 head or DFlash drafter: a folder or a hub id.",
+        help="An EAGLE-3 head or DFlash drafter: a folder or a hub id. By default the one that "
+        "comes with the model; none switches it off.",
         rich_help_panel=_TREE,
     ),
 ]

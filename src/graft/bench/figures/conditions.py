@@ -157,5 +157,6 @@ def _dodge(number: int, count: int) -> float:
 def _finish(ax: Axes, x: str, y: str) -> None:
     ax.set_xlabel(x)
     ax.set_ylabel(y)
-    ax.set_ylim(1 if y == TAU else 0, None)  # 1: nothing was accepted
+    low, high = 1 if y == TAU else 0, ax.get_ylim()[1]  # 1: nothing was accepted
+    ax.set_ylim(low, high + 0.03 * (high - low))  # the highest marker stays whole
     ax.grid(True, axis="y")

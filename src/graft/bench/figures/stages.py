@@ -61,12 +61,14 @@ def draw(data: Data) -> Figure:
     """Accepted ratio of draft and of retrieved nodes, and the share of rounds, by stage.
 
     Raises:
-        Missing: without rounds whose sources are known.
+        Missing: without rounds whose sources are known, or without draft nodes.
     """
     series = {n: ms for n, ms in data.series(data.setting).items() if _proposes(ms)}
     stages = sorted({s for ms in series.values() for m in ms for s in m.round_stages}, key=_order)
     if not series:
         raise Missing("no rounds with the source of their tokens")
+    if not any(r.proposed_draft for ms in series.values() for m in ms for r in rounds_of(m)):
+        raise Missing("no method drafts, so there are no stages")
     title = f"Accepted nodes by stage and source ({data.setting})"
     figure, axes = new_figure(title, 3, 1, width=WIDTH, height=7.4, sharex=True)
     for ax, source in zip(axes, ("draft", "retrieved"), strict=False):
