@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from graft.bench.measurement import Measurement
-from graft.bench.results import Results, ResultsWriter
+from graft.bench.results import Results
+from graft.bench.results_writer import ResultsWriter
 
 ENVIRONMENT: dict[str, Any] = {
     "time": "2026-01-01T00:00:00+00:00",

@@ -16,7 +16,8 @@ import pytest
 from graft.bench.item import Item
 from graft.bench.measurement import Measurement
 from graft.bench.methods import cases_of, parse_method
-from graft.bench.results import ResultsWriter, read_results
+from graft.bench.results import read_results
+from graft.bench.results_writer import ResultsWriter
 from graft.bench.runner import Plan, Runner
 from graft.engine import Engine
 from graft.request import Result

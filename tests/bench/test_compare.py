@@ -54,8 +54,9 @@ class TestVerdict:
         assert row["verdict"] == "no difference found"
         assert row["tokens/s B/A"] == row["tau B/A"] == "1.000 [1.000, 1.000]"
 
-    def test_one_prompt_says_nothing(self) -> None:
-        row = _row([make_measurement()], [make_measurement(decode_seconds=0.25)])
+    def test_two_prompts_say_nothing(self) -> None:
+        a = [make_measurement(id=str(i)) for i in range(2)]
+        row = _row(a, [replace(m, decode_seconds=0.25) for m in a])
         assert (row["verdict"], row["tokens/s B/A"]) == ("cannot be said", "2.000")
 
 
@@ -91,6 +92,28 @@ class TestNumbers:
         assert "Some answers are not the same" in text
         assert "Some answers are not the same" not in compare(make_results(a), make_results(b))
 
+    def test_where_most_are_not_the_same_it_is_said_first(self) -> None:
+        a, b = _runs(1.0)
+        half = len(b) // 2
+        for changed in (half, half + 1):
+            others = [replace(m, token_ids=[7]) for m in b[:changed]]
+            text = compare(make_results(a), make_results(others + b[changed:]))
+            before, _, _ = text.partition("| verdict")
+            told = f"**Most answers are not the same ({changed} of {len(a)}): the verdicts are"
+            assert (told in before) == (changed > half)
+
+    def test_prompts_of_other_lengths_are_not_paired(self) -> None:
+        a, b = _runs(1.0)
+        others = [replace(m, prompt_tokens=9, decode_seconds=99.0) for m in b[:5]]
+        text = compare(make_results(a), make_results(others + b[5:]))
+        ((row,),) = tables_of(text, "# B compared with A")
+        assert row["same answers"] == f"{len(a) - 5} of {len(a) - 5}"
+        assert row["tokens/s B/A"] == _row(a[5:], b[5:])["tokens/s B/A"]
+        assert "**Left out: 5 pairs of answers to prompts that share a name" in text
+        assert "Left out" not in compare(make_results(a), make_results(b))
+        with pytest.raises(ValueError, match=r"nothing to compare.*other lengths in the two"):
+            compare(make_results(a[:1]), make_results(others[:1]))
+
 
 class TestOnlyInOne:
     def test_prompts(self) -> None:
@@ -124,6 +147,10 @@ class TestEnvironments:
         [
             ({"model_digest": "9999"}, "- model_digest: A 0123, B 9999"),
             ({"device": "gpu"}, "- device: A cpu, B gpu"),
+            ({"prompts_hash": "p1"}, "- prompts_hash: A p0, B p1"),
+            ({"settings": {"max_new_tokens": 8}}, "- settings max_new_tokens: A none, B 8"),
+            ({"settings": {"matrix": "cold"}}, "- settings matrix: A none, B cold"),
+            ({"settings": {"engine": {"k": 4}}}, "- settings engine k: A none, B 4"),
             ({"threads": 8}, "- threads: A 2, B 8"),
             ({"versions": {"torch": "2.14.0"}}, "- versions torch: A 2.13.0, B 2.14.0"),
             ({"dtype": "bfloat16"}, "- dtype: A float32, B bfloat16"),
@@ -134,6 +161,7 @@ class TestEnvironments:
         text = compare(make_results(a), make_results(b, **change))
         assert "not run under the same conditions" in text
         assert told in text
+        assert ("not run on the same prompts" in text) == ("prompts_hash" in change)
 
     def test_others_are_not(self) -> None:
         a, b = _runs(1.0)

@@ -49,7 +49,7 @@ def test_what_is_in_it(loaded: LoadedModel) -> None:
 def test_packed_weights_are_said(loaded: LoadedModel) -> None:
     kept = SimpleNamespace(**{**vars(loaded), "packing": None, "fingerprint": "f"})
     assert _found(kept)["weights"] == "as loaded"  # type: ignore[arg-type]
-    kept.packing = SimpleNamespace(packed=21)
+    kept.packing = SimpleNamespace(packed=21, kind="fp16")
     assert _found(kept)["weights"] == "21 linears packed in fp16"  # type: ignore[arg-type]
 
 

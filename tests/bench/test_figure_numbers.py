@@ -156,6 +156,8 @@ def hand_made() -> Measurement:
     return replace(
         make_measurement("graft"),
         sources="t" + "dt" + "t" + "drrt" + "dd",
+        accepted_draft=4,
+        accepted_retrieved=2,
         completion_tokens=10,
         trimmed=1,
         rounds=4,
@@ -166,13 +168,16 @@ def hand_made() -> Measurement:
     )
 
 
-def test_accepted_ratios_are_of_whole_rounds_by_stage_and_source() -> None:
+def test_accepted_ratios_are_of_rounds_before_trimming_by_stage_and_source() -> None:
     answers = [hand_made()]
-    assert stages.accepted_ratios(answers, "draft") == {"d0": 1 / 10, "full": 1 / 8}
+    assert stages.accepted_ratios(answers, "draft") == {"d0": 1 / 10, "full": 1 / 8, "d10": 2 / 10}
     assert stages.accepted_ratios(answers, "retrieved") == {"d0": 0.0, "full": 2 / 4}
+    # Their sums are those of the report's table.
+    found = [(r.accepted_draft, r.accepted_retrieved) for r in stages.rounds_of(answers[0])]
+    assert [sum(n) for n in zip(*found, strict=True)] == [4, 2]
     assert stages.stage_shares(answers) == {"d0": 0.5, "full": 0.25, "d10": 0.25}
     draft, retrieved, rounds = stages.draw(Data(answers)).axes
-    assert bar_lengths(draft)["graft"] == pytest.approx([10.0, 12.5])
+    assert bar_lengths(draft)["graft"] == pytest.approx([10.0, 20.0, 12.5])
     assert bar_lengths(retrieved)["graft"] == pytest.approx([0.0, 50.0])
     assert bar_lengths(rounds)["graft"] == pytest.approx([50.0, 25.0, 25.0])
     assert [t.get_text() for t in rounds.get_xticklabels()] == ["d0", "d10", "full"]
@@ -213,18 +218,32 @@ def test_tau_by_prompt_length(run: list[Measurement]) -> None:
     assert [y for _, y in points(ax)["graft"]] == pytest.approx([tau(g) for g in groups])
     assert [round(x) for x, _ in points(ax)["graft"]] == [0, 1, 3]
     assert "plain" not in points(ax)
+    under = [t.get_text().partition("\n")[2] for t in ax.get_xticklabels()]
+    assert under == ["2 prompts", "2 prompts", "0 prompts", "2 prompts"]
 
 
 def test_tau_and_slowest_answers_by_temperature(run: list[Measurement]) -> None:
     left, right = conditions.draw_temperature(Data(run)).axes
     groups = [chosen(run, "graft", t) for t in (0.0, 1.0)]
     assert [y for _, y in points(left)["graft"]] == pytest.approx([tau(g) for g in groups])
-    slow = [quantiles([m.latency_seconds for m in g], [0.99])[0] for g in groups]
+    slow = [max(m.latency_seconds for m in g) for g in groups]
     assert [y for _, y in points(right)["graft"]] == pytest.approx(slow)
+    assert right.get_title("left") == "Slowest answer"
+    for line in left.lines:  # far from the next temperature
+        assert np.asarray(line.get_xdata()) == pytest.approx([0, 1], abs=0.1)
     assert "plain" in points(right)
     spread = [quantiles([m.tau for m in g], [0.1, 0.9]) for g in groups]
     segments = next(c for c in left.collections if isinstance(c, LineCollection)).get_segments()
     assert [list(s[:, 1]) for s in segments] == [pytest.approx(ends) for ends in spread]
+
+
+def test_of_a_hundred_answers_the_slowest_hundredth_is_drawn() -> None:
+    answers = make_run(("graft",), ("chat",), 100, temperatures=(0.0, 1.0))
+    _, right = conditions.draw_temperature(Data(answers)).axes
+    groups = [chosen(answers, "graft", t) for t in (0.0, 1.0)]
+    slow = [quantiles([m.latency_seconds for m in g], [0.99])[0] for g in groups]
+    assert [y for _, y in points(right)["graft"]] == pytest.approx(slow)
+    assert right.get_title("left") == "Slowest 1 % of answers"
 
 
 def test_tau_over_an_answer_counts_a_round_where_it_begins() -> None:
@@ -271,9 +290,11 @@ def test_kinds_are_shares_of_each_case_most_frequent_first() -> None:
     assert found["graft (100 tokens)"] == pytest.approx([60, 30 + 0, 10])
     assert found["retrieval (5 tokens)"] == pytest.approx([0, 100, 0])
     assert [t.get_text() for t in ax.get_yticklabels()] == ["punctuation", "name", "api"]
+    assert "code tasks" in ax.figure.get_suptitle()
+    assert "all of them: 100 %" in ax.get_xlabel()
 
 
-def test_intervals_need_two_prompts() -> None:
-    answers = [make_measurement(name) for name in ("graft", "dense")]
+def test_intervals_need_three_prompts() -> None:
+    answers = [make_measurement(name, number=i) for name in ("graft", "dense") for i in range(2)]
     (ax,) = components.draw(Data(answers)).axes
     assert not [c for c in ax.collections if isinstance(c, LineCollection)]

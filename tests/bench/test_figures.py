@@ -193,6 +193,15 @@ def test_the_main_column_of_a_method_is_the_filled_one() -> None:
         assert len(styles) == 2
 
 
+def test_a_legend_names_methods_in_order_from_left_to_right() -> None:
+    figure = speedup.draw(Data(make_run((*METHODS, "hf-lookup"), ("chat",), 2)))
+    figure.draw_without_rendering()
+    boxes = {t.get_text(): t.get_window_extent() for t in figure.legends[0].get_texts()}
+    read = sorted(boxes, key=lambda name: (-round(boxes[name].y0, -1), boxes[name].x0))
+    assert read == [name for name in LOOKS if name in boxes]
+    assert len(read) == 8
+
+
 def test_texts_of_a_crowded_figure_do_not_overlap() -> None:
     answers = make_run((*METHODS, "hf-lookup"), [f"task-{i}" for i in range(15)], 2)
     figure = components.draw(Data(answers))

@@ -118,6 +118,34 @@ class TestWhatWasRun:
         text = report(make_results(many + few))
         assert "intervals are rough: code." in text
 
+    def test_names_have_no_meaning_in_markdown(self) -> None:
+        m = make_plain(task="a*b*\nc|d", id="`x`")
+        other = make_measurement(task=m.task, id=m.id, token_ids=[1])
+        text = report(make_results([m, other], command="graft bench --suite '*'"))
+        assert "| a\\*b\\* c\\|d " in text
+        assert "(a\\*b\\* c|d)" in text
+        assert "- a\\*b\\* c|d \\`x\\` turn 0" in text
+        assert "--suite '\\*'" in text
+
+    @pytest.mark.parametrize(
+        ("methods", "weights", "told"),
+        [
+            (("hf", "hf-lookup"), "210 linears packed in fp16", True),
+            (("lookup",), "210 linears packed in fp16", False),
+            (("hf",), "as loaded", False),
+        ],
+    )
+    def test_other_weights_than_transformers(
+        self, methods: tuple[str, ...], weights: str, told: bool
+    ) -> None:
+        found = [make_plain(method=name) for name in ("plain", *methods)]
+        text = report(make_results(found, weights=weights))
+        line = (
+            "Plain decoding and Graft's policies run with 210 linears packed in fp16, hf and "
+            "hf-lookup with Transformers' own modules in float32."
+        )
+        assert (line in text) == told
+
 
 class TestMain:
     def test_tasks_and_the_two_rows_over_all(self) -> None:
@@ -152,8 +180,8 @@ class TestMain:
         text = report(make_results(plain[3:] + graft[:-1]))
         overview, _ = tables_of(text, "## Speed-up / tau")
         assert overview[-1][GRAFT] == _cell(plain[3:-1], graft[3:-1])
-        assert f"compared on {len(plain) - 4} answers; left out are 3 that plain decoding" in text
-        assert "left out are" not in report(make_results(plain + graft))
+        assert f"compared on {len(plain) - 4} answers; left out: 3 that plain decoding" in text
+        assert "; left out: " not in report(make_results(plain + graft))
 
     def test_without_plain_decoding(self) -> None:
         _, graft = _run()
@@ -188,13 +216,13 @@ class TestLooping:
         kept = [[m for m in some if m.key[:3] not in loops] for some in (plain, graft)]
         assert rows[-1][GRAFT] == _cell(*kept)
         assert rows[-1][GRAFT] != _cell(plain, graft)
-        assert f"{len(loops)} of {len(plain)} answers of plain decoding loop." in text
+        assert f"Answers of plain decoding that loop: {len(loops)} of {len(plain)}." in text
 
     def test_it_is_plain_decodings_answer_that_counts(self) -> None:
         plain, graft = _run()
         graft = [replace(m, repeated_8grams=0.9) for m in graft]
         text = report(make_results(plain + graft))
-        assert f"None of the {len(plain)} answers of plain decoding loops." in text
+        assert f"No answer of plain decoding loops, of {len(plain)}." in text
         assert tables_of(text, "## Without looping answers") == []
 
     def test_all_loop(self) -> None:
@@ -238,8 +266,27 @@ class TestSettings:
         for temperature, table in zip((0.0, 1.0), tables_of(text, "## By batch"), strict=True):
             for batch, row in zip((1, 4), table, strict=True):
                 assert row[GRAFT] == cells[temperature, batch]
-        assert text.count(f"- {GRAFT}: slower than plain decoding at batch 4") == 2
-        assert "at batch 1\n" not in text.partition("## By batch")[2]
+        assert text.count(f"- {GRAFT}: slower than plain decoding at batch 4\n") == 2
+
+    @pytest.mark.parametrize(
+        ("speeds", "told"),
+        [
+            ({1: 1.5, 2: 0.8, 4: 0.7}, "at every batch from 2 on, of those measured"),
+            ({1: 0.8, 2: 1.5, 4: 0.7}, "at batch 1, 4"),
+            ({1: 0.8, 2: 0.8, 4: 1.5}, "at batch 1, 2"),
+            ({1: 1.5, 4: 0.999}, ""),  # below 1, but its interval is not
+        ],
+    )
+    def test_from_which_batch_on_a_case_is_slower(
+        self, speeds: dict[int, float], told: str
+    ) -> None:
+        found: list[Measurement] = []
+        for batch, speed in speeds.items():
+            for answers in synthetic(speed_up=speed, items=10, seed=1, tasks=["maths"]):
+                found += [replace(m, batch=batch) for m in answers]
+        lines = report(make_results(found)).splitlines()
+        expected = [f"- {GRAFT}: slower than plain decoding {told}"] if told else []
+        assert [line for line in lines if "slower than" in line] == expected
 
     def test_seeds_are_answers_more(self) -> None:
         plain = [make_plain(seed=s, temperature=1.0) for s in (0, 1)]

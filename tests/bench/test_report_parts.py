@@ -41,7 +41,7 @@ class TestEquality:
         )
         assert (row["answers"], row["same"], row["excused"], row["different"]) == tuple("5113")
         assert int(row["tokens"]) == 11 + 8 + 8 + 8 + 10
-        assert "3 answers differ" in text
+        assert "different answers (3):" in text
         assert "maths maths/2 turn 0 at token 7" in text
         assert "maths maths/4 turn 0 at token 9" in text
         assert "No answer differs" not in text

@@ -5,13 +5,16 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from graft.bench.measurement import Measurement
-from graft.bench.results import ResultsWriter, differences, read_results
+from graft.bench.results import differences, read_results
+from graft.bench.results_writer import ResultsWriter
 from tests.bench.factory import ENVIRONMENT, make_measurement, make_plain, write_results
 
 
@@ -45,52 +48,6 @@ class TestRoundTrip:
                 writer.append(m)
                 assert len(read_results(path).measurements) == count
                 assert len(writer.done) == count
-
-
-class TestResume:
-    def test_the_same_command_goes_on_where_it_stopped(self, tmp_path: Path) -> None:
-        path = write_results(tmp_path / "r.jsonl", _three()[:2])
-        later = {**ENVIRONMENT, "time": "2026-01-02T00:00:00+00:00", "command": "again"}
-        with ResultsWriter(path, later) as writer:
-            assert writer.done == {m.key for m in _three()[:2]}
-            writer.append(_three()[2])
-        results = read_results(path)
-        assert list(results.measurements) == _three()
-        assert results.environments == (ENVIRONMENT, later)
-
-    def test_settings_come_back_as_they_were_written(self, tmp_path: Path) -> None:
-        # JSON has no tuples.
-        settings = {"settings": {"batches": (1, 2)}}
-        path = write_results(tmp_path / "r.jsonl", [], **settings)
-        with ResultsWriter(path, {**ENVIRONMENT, **settings}) as writer:
-            assert writer.done == set()
-
-    def test_another_setting_is_refused_with_what_differs(self, tmp_path: Path) -> None:
-        path = write_results(tmp_path / "r.jsonl", _three())
-        before = path.read_bytes()
-        other = {**ENVIRONMENT, "threads": 4}
-        with pytest.raises(
-            ValueError, match=r"other settings \(threads 2, now 4\).*another folder"
-        ):
-            ResultsWriter(path, other)
-        assert path.read_bytes() == before
-        with ResultsWriter(path, other, resume=True) as writer:
-            assert len(writer.done) == 3
-
-    def test_an_answer_is_not_written_twice(self, tmp_path: Path) -> None:
-        with ResultsWriter(tmp_path / "r.jsonl", ENVIRONMENT) as writer:
-            writer.append(make_measurement())
-            with pytest.raises(ValueError, match="already"):
-                writer.append(make_measurement(decode_seconds=9.0))
-        assert len(read_results(tmp_path / "r.jsonl").measurements) == 1
-
-    def test_what_could_not_be_read_back_is_not_written(self, tmp_path: Path) -> None:
-        with ResultsWriter(tmp_path / "r.jsonl", ENVIRONMENT) as writer:
-            with pytest.raises(ValueError, match="field tau is nan"):
-                writer.append(make_measurement(tau=float("nan")))
-            with pytest.raises(ValueError, match="not of one length"):
-                writer.append(make_measurement(round_draft=[1]))
-        assert read_results(tmp_path / "r.jsonl").measurements == ()
 
 
 class TestKilled:
@@ -174,6 +131,13 @@ class TestBroken:
         with pytest.raises(ValueError, match="line 5: "):
             read_results(path)
 
+    def test_a_line_that_lacks_nearly_all_fields(self, tmp_path: Path) -> None:
+        path = write_results(tmp_path / "r.jsonl", _three())
+        with path.open("a") as file:
+            file.write('{"mine": 1}\n')
+        with pytest.raises(ValueError, match=r"missing: accepted_draft, \w+, batch and \d\d more;"):
+            read_results(path)
+
     @pytest.mark.parametrize("name", ["tau", "task", "round_tokens", "seconds"])
     def test_missing_fields(self, tmp_path: Path, name: str) -> None:
         fields = json.loads(make_measurement(seed=2).to_line())
@@ -226,6 +190,15 @@ class TestPlaces:
             with pytest.raises(ValueError, match="cannot be written: No space left"):
                 writer.append(make_measurement())
             assert writer.done == set()
+
+
+def test_every_field_is_explained() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "bench.md").read_text()
+    table = text.partition("**Fields of an answer**")[2].partition("\n## ")[0]
+    explained = {
+        n for row in table.splitlines() for n in re.findall(r"`(\w+)`", row.split(" | ")[0])
+    }
+    assert explained == {f.name for f in fields(Measurement)}
 
 
 class TestDifferences:

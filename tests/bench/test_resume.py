@@ -15,7 +15,7 @@ import torch
 from graft.bench.journal import Entry, Journal
 from graft.bench.matrices import Matrices
 from graft.bench.measurement import Measurement
-from graft.bench.results import ResultsWriter
+from graft.bench.results_writer import ResultsWriter
 from graft.bench.runner import Plan
 from graft.engine import Engine
 from tests.bench.factory import make_measurement, write_results

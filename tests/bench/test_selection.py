@@ -89,6 +89,6 @@ def test_if_nothing_is_left_it_is_said_what_removed_how_many() -> None:
         "the tasks chat removed 2",
         "min prompt tokens 4 removed 3",
         "max prompt tokens 9 removed 0",
-        "have 2 to 3 tokens",
+        "have 2 to 3 tokens (of their turns, without chat template)",
     ):
         assert said in str(caught.value)

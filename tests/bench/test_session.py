@@ -1,8 +1,11 @@
-"""Sessions: from settings to engines over one model, and from results to a report."""
+"""Sessions: from settings to engines over one model, in a folder that one run holds."""
 
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +13,11 @@ import pytest
 
 from graft import loader
 from graft.bench import session
+from graft.bench.folder import held
 from graft.bench.results import read_results
-from graft.bench.session import BenchSettings, opened, read_items, retrieved_kinds, write_outputs
+from graft.bench.session import BenchSettings, opened, read_items
 from graft.models import load_model
-from tests.bench.factory import make_measurement, make_plain, write_results
 from tests.drafter_folders import Folders, write_drafters
-from tests.tiny_files import tiny_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +110,7 @@ def test_a_refused_run_leaves_no_results(folders: Folders, suite: Path, tmp_path
         opened(too_long, tmp_path / "run"),
     ):
         pass
-    assert list((tmp_path / "run").iterdir()) == []
+    assert [p.name for p in (tmp_path / "run").iterdir()] == [".lock"]
 
 
 def test_cases_without_transformers_in_batches(folders: Folders, suite: Path) -> None:
@@ -118,40 +120,61 @@ def test_cases_without_transformers_in_batches(folders: Folders, suite: Path) ->
     ]  # fmt: skip
 
 
-class TestOutputs:
-    def test_report(self, tmp_path: Path) -> None:
-        write_results(tmp_path / "results.jsonl", [make_plain(), make_measurement()])
-        results, notes = write_outputs(tmp_path, None, figures=False)
-        assert len(results.measurements) == 2
-        assert notes == []
-        text = (tmp_path / "report.md").read_text()
-        assert text.startswith("# Graft bench")
-        assert "## Figures" not in text
-        assert not (tmp_path / "report.part").exists()
+class TestHeld:
+    """One run at a time, and no file of others is replaced."""
 
-    def test_that_cannot_be_written(self, tmp_path: Path) -> None:
-        write_results(tmp_path / "results.jsonl", [make_plain(), make_measurement()])
-        (tmp_path / "report.md").mkdir()
-        with pytest.raises(ValueError, match=r"report\.md cannot be written"):
-            write_outputs(tmp_path, None, figures=False)
-        assert not (tmp_path / "report.part").exists()
+    def test_a_second_run_is_refused_before_anything_is_loaded(
+        self, folders: Folders, suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with opened(settings(folders, suite), tmp_path / "run"):
+            monkeypatch.setattr(session, "load_model", pytest.fail)
+            with (
+                pytest.raises(ValueError, match="another run is writing to"),
+                opened(settings(folders, suite), tmp_path / "run"),
+            ):
+                pass
+        monkeypatch.undo()
+        with opened(settings(folders, suite), tmp_path / "run"):
+            pass
 
-    def test_without_answers(self, tmp_path: Path) -> None:
-        write_results(tmp_path / "results.jsonl", [])
-        with pytest.raises(ValueError, match="no measurements"):
-            write_outputs(tmp_path, None, figures=False)
+    def test_a_killed_process_holds_nothing(self, tmp_path: Path) -> None:
+        code = (
+            "import os, signal, sys\n"
+            "from pathlib import Path\n"
+            "from graft.bench.folder import held\n"
+            "with held(Path(sys.argv[1])):\n"
+            "    print('held', flush=True)\n"
+            "    sys.stdin.read()\n"
+            "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        )
+        start = [sys.executable, "-c", code, str(tmp_path)]
+        with subprocess.Popen(start, stdin=-1, stdout=-1) as process:
+            assert process.stdout is not None
+            assert process.stdin is not None
+            assert process.stdout.readline() == b"held\n"
+            with pytest.raises(ValueError, match="another run"), held(tmp_path):
+                pass
+            process.stdin.close()
+            assert process.wait() == -signal.SIGKILL
+        with held(tmp_path):
+            pass
 
-    def test_kinds_of_what_was_retrieved_in_code(self) -> None:
-        tokenizer = tiny_tokenizer()
-        ids = tokenizer("def f(x)")["input_ids"]
-        changes = {"token_ids": ids, "completion_tokens": len(ids)}
-        code = make_measurement(task="code", sources="t" + "r" * (len(ids) - 1), **changes)
-        prose = make_measurement(task="chat", sources=code.sources, **changes)
-        drafted = make_measurement(task="code", sources="td" + "d" * (len(ids) - 2), **changes)
-        found = retrieved_kinds([code, prose, drafted], tokenizer)
-        assert found.keys() == {"graft"}
-        assert sum(found["graft"].values()) == len(ids) - 1
-        assert retrieved_kinds([prose, drafted], tokenizer) == {}
+    @pytest.mark.parametrize(
+        ("name", "data"),
+        [
+            ("report.md", b"# My notes\n"),
+            ("results.jsonl", b'{"mine": 1}'),
+            ("results.jsonl", b"\xff\x00\x01"),
+            ("results.jsonl", b"\x00\n\xff"),
+        ],
+    )
+    def test_files_of_others_are_refused_and_stay(
+        self, tmp_path: Path, name: str, data: bytes
+    ) -> None:
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(ValueError, match=rf"{name}.*another folder"), held(tmp_path):
+            pass
+        assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [(name, data)]
 
 
 def test_lines_are_plain_json(folders: Folders, suite: Path, tmp_path: Path) -> None:

@@ -99,7 +99,8 @@ class TestByHand:
         assert _value(interval(pair(self.answers, plain), speed_up)) == pytest.approx(14 / 0.6 / 6)
 
     def test_a_measure_over_itself_is_one_with_no_width(self) -> None:
-        found = interval(pair(self.answers, self.answers), speed_up)
+        three = (*self.answers, make_measurement(id="maths/2"))
+        found = interval(pair(three, three), speed_up)
         assert (found.value, found.low, found.high) == (1.0, 1.0, 1.0)
 
     def test_the_mean_over_tasks_counts_each_task_the_same(self) -> None:
@@ -111,12 +112,13 @@ class TestByHand:
         assert _value(interval(pairs, speed_up)) == pytest.approx(10 / (2 * 0.25 + 8 * 0.5))
         assert _value(interval(pairs.of_task("code"), speed_up)) == pytest.approx(4)
 
-    def test_the_bootstrap_of_two_items_is_the_three_draws_there_are(self) -> None:
-        # Both first, both second, one of each: every quarter and a half of the resamples.
-        plain = [make_plain(), make_plain(id="maths/1")]
-        own = [make_measurement(), make_measurement(id="maths/1", decode_seconds=0.25)]
+    def test_the_bootstrap_of_three_items_reaches_from_the_slowest_to_the_fastest(self) -> None:
+        # One of 27 draws is three times the same item: more than is cut off on a side.
+        seconds = (0.5, 0.25, 0.4)
+        plain = [make_plain(id=str(i)) for i in range(3)]
+        own = [make_measurement(id=str(i), decode_seconds=s) for i, s in enumerate(seconds)]
         found = interval(pair(own, plain), speed_up)
-        assert (found.low, found.value, found.high) == pytest.approx((2, 20 / 0.75 / 10, 4))
+        assert (found.low, found.value, found.high) == pytest.approx((2, 30 / 1.15 / 10, 4))
 
 
 class TestPairs:
@@ -171,11 +173,15 @@ class TestNoNumber:
         still = [make_measurement(id=str(i), decode_seconds=0.0) for i in range(3)]
         assert interval(pair(still), alone(tokens_per_second)).value is None
 
-    def test_a_single_prompt_has_no_interval(self) -> None:
-        assert interval(pair([make_measurement()]), alone(tau)) == Estimate(2.0, None, None, 1)
+    @pytest.mark.parametrize("prompts", [1, 2, 3])
+    def test_fewer_than_three_prompts_have_no_interval(self, prompts: int) -> None:
+        own = [make_measurement(id=str(i)) for i in range(prompts)]
+        found = interval(pair(own), alone(tau))
+        assert (found.value, found.low is None) == (2.0, prompts < 3)
 
-    def test_nor_has_a_mean_over_tasks_with_one_of_a_single_prompt(self) -> None:
-        own = [make_measurement(id=str(i)) for i in range(5)] + [make_measurement(task="code")]
+    def test_nor_has_a_mean_over_tasks_with_one_of_two_prompts(self) -> None:
+        own = [make_measurement(id=str(i)) for i in range(5)]
+        own += [make_measurement(task="code", id=str(i)) for i in range(2)]
         assert interval(pair(own), alone(tau), macro=True).low is None
         assert interval(pair(own), alone(tau)).low is not None
 

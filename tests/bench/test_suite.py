@@ -148,7 +148,7 @@ def test_an_id_occurs_once_in_a_task(tmp_path: Path) -> None:
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert refused().startswith("no suite: ")
-    assert "No such file" in refused(tmp_path / "none.jsonl")
+    assert "none.jsonl does not exist" in refused(tmp_path / "none.jsonl")
     (tmp_path / "folder").mkdir()
     assert "holds no .jsonl file" in refused(tmp_path / "folder")
     (tmp_path / "folder" / "f.jsonl").mkdir()

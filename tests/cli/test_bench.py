@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from graft import loader
-from graft.bench.results import ResultsWriter, read_results
+from graft.bench.results import read_results
+from graft.bench.results_writer import ResultsWriter
 from graft.engine import Engine
 from tests.bench.factory import tables_of
 from tests.bench.running import spoil, without_times
@@ -45,7 +46,7 @@ def test_a_whole_run_with_all_kinds_of_drafters(bench: Bench, folders: Folders) 
     ran = bench(*heads, "--draft-model", folders.draft, "--methods", methods, figures=True)
     assert (ran.code, ran.out) == (0, f"{bench.folder / 'report.md'}\n"), ran.err
     assert sorted(p.name for p in bench.folder.iterdir()) == [
-        "figures", "journal.safetensors", "report.md", "results.jsonl"
+        ".lock", "figures", "journal.safetensors", "report.md", "results.jsonl"
     ]  # fmt: skip
     found = bench.results
     assert len(found.measurements) == ANSWERS * 10
@@ -98,7 +99,7 @@ class TestEnds:
         assert ran.out.endswith("report.md\n")
         last = ran.err.splitlines()[-1]
         assert last.startswith(f"error: {ANSWERS} answers differ from plain decoding")
-        assert f"{ANSWERS} answers differ" in bench.report
+        assert f"different answers ({ANSWERS}):" in bench.report
         monkeypatch.undo()
         assert bench().code == 1  # the lines are there, so the run has failed
 
@@ -129,7 +130,7 @@ class TestEnds:
         arguments = [*bench.start, "--out", str(bench.folder), "--no-figures"]
         code = (
             "import os, signal, sys\n"
-            "from graft.bench.results import ResultsWriter\n"
+            "from graft.bench.results_writer import ResultsWriter\n"
             "from graft.cli import main\n"
             "real, calls = ResultsWriter._write, iter(range(100))\n"
             "def write(self, line):\n"
@@ -189,8 +190,11 @@ class TestAgain:
     def test_another_command_is_refused_by_what_differs(self, bench: Bench) -> None:
         bench("--methods", "plain")
         before = (bench.folder / "results.jsonl").read_bytes()
-        ran = bench("--methods", "plain", "--limit", "1", "--seed", "3")
-        assert_mistake(ran, "other settings", "seed 0, now 3", "prompts_hash", "resume")
+        ran = bench("--methods", "plain,lookup", "--limit", "1")
+        assert_mistake(ran, "other settings", "settings cases", "prompts_hash", "--resume")
+        # What would mix what cannot be compared is refused for good.
+        ran = bench("--methods", "plain,lookup", "-n", "9", "--resume")
+        assert_mistake(ran, "settings max_new_tokens 8, now 9", "choose another folder")
         assert (bench.folder / "results.jsonl").read_bytes() == before
 
     def test_resume_adds_to_it(self, bench: Bench) -> None:
@@ -213,6 +217,9 @@ class TestReportAndCompare:
         ran = bench.run("bench", "report", str(bench.folder))
         assert ran.code == 0, ran.err
         assert bench.report.startswith(before.rstrip())
+        ran = bench.run("bench", "report", str(bench.folder / "results.jsonl"), "--no-figures")
+        assert (ran.code, ran.out) == (0, f"{bench.folder / 'report.md'}\n")
+        assert "](figures/" in bench.report
 
     def test_compare(self, bench: Bench, tmp_path: Path) -> None:
         bench("--quiet")

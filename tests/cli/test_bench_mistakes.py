@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from graft.bench import session
+from graft.bench import folder, session
 from graft.engine import Engine
 from tests.cli.benching import Bench
 from tests.cli.helpers import Command, assert_mistake
@@ -53,8 +53,9 @@ class TestMistakes:
             (("--temperature", "-1"), ("temperature",)),
             (("--temperature", "nan"), ("temperature",)),
             (("-n", "1"), ("max_new_tokens=1",)),
-            (("--suite", "/nowhere.jsonl"), ("cannot read /nowhere.jsonl",)),
-            (("--suite", "/nowhere"), ("/nowhere",)),
+            (("--suite", "/nowhere.jsonl"), ("the suite /nowhere.jsonl does not exist",)),
+            (("--suite", "/nowhere"), ("the suite /nowhere does not exist",)),
+            (("--out", ""), ("--out is empty",)),
             (("--head", "/nowhere"), ("no head '/nowhere'",)),
             (("--draft-model", "x", "--methods", "eagle3:graft"), ("loaded: model",)),
             (("--draft-model", "x", "--methods", "eagle3"), ("EAGLE-3 head",)),
@@ -77,7 +78,7 @@ class TestMistakes:
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         refusing = SimpleNamespace(access=lambda *_: False, W_OK=os.W_OK, X_OK=os.X_OK)
-        monkeypatch.setattr(session, "os", refusing)
+        monkeypatch.setattr(folder, "os", refusing)
         assert_mistake(bench(), "no permission to write")
 
     @pytest.mark.parametrize("command", [(), ("report",)])

@@ -54,7 +54,7 @@ def test_a_head_is_trained_and_loads(
     given = ("train", "head", "--model", model, "--data", str(data), "--out", str(head))
     found = run(*given, *HEAD, "--evaluate-every", "2", "--format", form)
     assert found.code == 0, found.err
-    for said in ("11 answers", "3 kept aside", "covers", "held out", f"the head is in {head}"):
+    for said in ("12 answers", "2 kept aside", "covers", "held out", f"the head is in {head}"):
         assert said in found.err
     target = TargetFacts("tiny", 64, 256, 256, 3)
     loaded = load_head(head, target)
@@ -106,7 +106,7 @@ def test_mistakes_are_one_line(run: Command, model: str, data: Path, tmp_path: P
         (("--data", str(data), "--feature-layers", "1,x"), "--feature-layers"),
         (("--data", str(data), "--max-length", "200", "--feature-layers", "9"), "feature layer 9"),
         (("--data", str(data), "--rate", "7"), "rate=7"),
-        (("--data", str(data), "--held-out", "99", "--max-length", "200"), "nothing is left"),
+        (("--data", str(data), "--max-length", "8"), "nothing is left"),
         (("--data", str(data), "--from", str(tmp_path), "--max-length", "200"), "config.json"),
     ):
         found = run(*given, *options)

@@ -13,6 +13,7 @@ import pytest
 from torch import Tensor
 
 from graft.attention import Step
+from graft.cache import KVCache
 from graft.drafters.eagle3.drafter import Eagle3Drafter
 
 HeadFault = Callable[[Eagle3Drafter, pytest.MonkeyPatch], None]
@@ -33,12 +34,14 @@ def uncommitted_kept(drafter: Eagle3Drafter, patch: pytest.MonkeyPatch) -> None:
 
 def late_positions(drafter: Eagle3Drafter, patch: pytest.MonkeyPatch) -> None:
     """Rows of the tree from its second level on stand one position too far."""
-    forward = drafter._forward
+    forward = drafter.head.forward
 
-    def late(features: Tensor, tokens: Tensor, positions: Tensor, step: Step) -> Tensor:
-        return forward(features, tokens, positions + int(step.offset > 0), step)
+    def late(
+        features: Tensor, words: Tensor, positions: Tensor, step: Step, cache: KVCache
+    ) -> Tensor:
+        return forward(features, words, positions + int(step.offset > 0), step, cache)
 
-    patch.setattr(drafter, "_forward", late)
+    patch.setattr(drafter.head, "forward", late)
 
 
 def neighbours_features(drafter: Eagle3Drafter, patch: pytest.MonkeyPatch) -> None:

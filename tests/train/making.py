@@ -61,6 +61,7 @@ def random_lesson(group: Group, head: Eagle3Head, seed: int = 0) -> Lesson:
         torch.randn(*group.tokens.shape, width, generator=made),
         rows,
         wanted,
+        wanted.argmax(1),
         torch.rand(len(rows), generator=made) < 0.8,
     )
 

@@ -43,17 +43,17 @@ def test_long_answers_are_cut_and_long_prompts_left_out(tmp_path: Path) -> None:
 
 def test_turns_of_a_prompt_stay_together(tmp_path: Path) -> None:
     answers = [answer(id=str(i), turn=t, seed=9 * i + t) for i in range(20) for t in range(2)]
-    found = read(tmp_path, answers, held_out=5)
+    found = read(tmp_path, answers, held_out=4)
     aside, kept = {a.id for a in found.held_out}, {a.id for a in found.train}
-    assert len(aside) == 5
+    assert len(aside) == 4
     assert not aside & kept
-    assert len(found.held_out) == 10
-    assert read(tmp_path, answers, held_out=5, seed=1).held_out != found.held_out
+    assert len(found.held_out) == 8
+    assert read(tmp_path, answers, held_out=4, seed=1).held_out != found.held_out
 
 
 def test_the_split_does_not_depend_on_the_order(tmp_path: Path) -> None:
     answers = [answer(id=str(i), seed=i) for i in range(20)]
-    one, other = (read(tmp_path, some, held_out=5) for some in (answers, answers[::-1]))
+    one, other = (read(tmp_path, some, held_out=4) for some in (answers, answers[::-1]))
     assert {a.id for a in one.held_out} == {a.id for a in other.held_out}
 
 

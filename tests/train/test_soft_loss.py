@@ -28,7 +28,7 @@ def test_loss_and_gradients_are_those_of_the_whole(
 ) -> None:
     monkeypatch.setattr(module, "CHUNK", 4)
     hidden, weight, wanted = case(rows)
-    loss, right = soft_loss(hidden, weight, wanted)
+    loss, right = soft_loss(hidden, weight, wanted, wanted.argmax(1))
     (3 * loss).backward()
     twins = hidden.detach().clone().requires_grad_(), weight.detach().clone().requires_grad_()
     expected = plain_loss(*twins, wanted)
@@ -43,7 +43,7 @@ def test_hard_labels_are_cross_entropy() -> None:
     hidden, weight, wanted = case(6)
     names = wanted.argmax(1)
     hard = torch.nn.functional.one_hot(names, 20).float()
-    loss, _ = soft_loss(hidden, weight, hard)
+    loss, _ = soft_loss(hidden, weight, hard, names)
     expected = torch.nn.functional.cross_entropy(hidden @ weight.T, names, reduction="sum")
     torch.testing.assert_close(loss, expected)
 
@@ -51,7 +51,7 @@ def test_hard_labels_are_cross_entropy() -> None:
 def test_half_precision_keeps_its_dtype() -> None:
     hidden, weight, wanted = case(6)
     halves = [t.detach().bfloat16().requires_grad_() for t in (hidden, weight)]
-    loss, _ = soft_loss(*halves, wanted)
+    loss, _ = soft_loss(*halves, wanted, wanted.argmax(1))
     loss.backward()
     assert loss.dtype == torch.float32
     assert all(t.grad is not None and t.grad.dtype == torch.bfloat16 for t in halves)

@@ -47,6 +47,7 @@ def run(folder: Path, size: int) -> list[Any]:
     return [json.loads((folder / f"out-{rank}.json").read_text()) for rank in range(size)]
 
 
+@pytest.mark.slow
 def test_two_processes_take_the_steps_of_one(tmp_path: Path) -> None:
     (alone,) = run(tmp_path / "one", 1)
     first, second = run(tmp_path / "two", 2)

@@ -4,8 +4,8 @@ Ratios are B over A, with the paired bootstrap of `statistics`. Two files are tw
 slowed one of them as a whole (another load, another clock) is in the ratio and not in its
 interval; to compare methods run them side by side in one file.
 
-Invariant: answers are paired by case and prompt, and every answer without a partner is named or
-counted. It measures nothing.
+Invariant: answers are paired by case and prompt, a name with a length; every answer without a
+partner is named or counted. It measures nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from graft.bench.grouping import SETTING, Column, Setting, by_prompt, grouped
+from graft.bench.grouping import SETTING, Column, Setting, by_prompt, grouped, prompt_of
 from graft.bench.measurement import Measurement
 from graft.bench.results import Results, differences
 from graft.bench.statistics import (
@@ -25,13 +25,17 @@ from graft.bench.statistics import (
     tau,
     tokens_per_second,
 )
-from graft.bench.tables import table, with_range
+from graft.bench.tables import counted, escaped, table, with_range
 
 __all__ = ["compare"]
 
 _SHOWN: Final = 10  # prompts that are listed
 # Differences in these make times, or tokens, of two files incomparable.
 _MATTERS: Final = (
+    "prompts_hash",
+    "settings max_new_tokens",
+    "settings matrix",
+    "settings engine",
     "model",
     "drafters",
     "device",
@@ -53,6 +57,7 @@ class _Compared(NamedTuple):
     latency: Estimate
     answers: int
     same: int  # with the same tokens
+    others: int  # left out: their prompts share a name and have other lengths
 
 
 def compare(a: Results, b: Results) -> str:
@@ -63,15 +68,18 @@ def compare(a: Results, b: Results) -> str:
     """
     ours, theirs = _cases(a), _cases(b)
     both = {case: _compared(ours[case], theirs[case]) for case in ours if case in theirs}
+    others = sum(found.others for found in both.values())
     both = {case: found for case, found in both.items() if found.answers}
     if not both:
+        lengths = "; prompts of one name have other lengths in the two" if others else ""
         raise ValueError(
             "nothing to compare: no case of the one has a prompt in common with the same case of "
-            f"the other; the first has {_told(ours)}, the second {_told(theirs)}"
+            f"the other; the first has {_told(ours)}, the second {_told(theirs)}{lengths}"
         )
     parts = [
         "# B compared with A",
         *_warnings(a, b),
+        *_doubts(both, others),
         _table(both),
         *_footnotes(both),
         *_alone(ours, theirs),
@@ -96,16 +104,37 @@ def _cases(results: Results) -> dict[_Case, list[Measurement]]:
 
 
 def _compared(a: list[Measurement], b: list[Measurement]) -> _Compared:
-    pairs = pair(b, a)
-    before = by_prompt(a)
-    same = sum(
-        prompt in before and before[prompt].token_ids == m.token_ids
-        for prompt, m in by_prompt(b).items()
-    )
+    before, after = by_prompt(a), by_prompt(b)
+    common = {prompt: (before[prompt], m) for prompt, m in after.items() if prompt in before}
+    others = {p for p, (x, y) in common.items() if x.prompt_tokens != y.prompt_tokens}
+    own, base = ([m for m in side if prompt_of(m) not in others] for side in (b, a))
+    pairs = pair(own, base)
+    same = sum(x.token_ids == y.token_ids for p, (x, y) in common.items() if p not in others)
     rate, rounds, latency = (
         interval(pairs, ratio(measure)) for measure in (tokens_per_second, tau, mean_latency)
     )
-    return _Compared(rate, rounds, latency, pairs.answers, same)
+    return _Compared(rate, rounds, latency, pairs.answers, same, len(others))
+
+
+def _doubts(both: dict[_Case, _Compared], others: int) -> list[str]:
+    """What must be known before any verdict."""
+    out = []
+    if others:
+        out.append(
+            f"**Left out: {counted(others, 'pair')} of answers to prompts that share a name and "
+            "have other lengths.**"
+        )
+    answers, same = _sums(both)
+    if 2 * same < answers:
+        out.append(
+            f"**Most answers are not the same ({answers - same} of {answers}): the verdicts are "
+            "on other texts.**"
+        )
+    return out
+
+
+def _sums(both: dict[_Case, _Compared]) -> tuple[int, int]:
+    return sum(c.answers for c in both.values()), sum(c.same for c in both.values())
 
 
 def _table(both: dict[_Case, _Compared]) -> str:
@@ -137,7 +166,8 @@ def _footnotes(both: dict[_Case, _Compared]) -> list[str]:
             f"{len(both)} cases are compared: of twenty cases without a difference, one is "
             "expected to be called faster or slower."
         )
-    if any(c.same < c.answers for c in both.values()):
+    answers, same = _sums(both)
+    if same < answers:
         out.append(
             "**Some answers are not the same: their times are of other tokens, and their lengths "
             "may differ.**"
@@ -152,6 +182,8 @@ def _warnings(a: Results, b: Results) -> list[str]:
         if name.startswith(_MATTERS)
     }
     out = []
+    if "prompts_hash" in changed:
+        out.append("**A and B were not run on the same prompts; those of both are compared.**")
     if changed:
         told = [f"- {name}: A {_said(one)}, B {_said(two)}" for name, (one, two) in changed.items()]
         out.append("\n".join(["**A and B were not run under the same conditions:**", "", *told]))
@@ -187,7 +219,8 @@ def _listed(what: str, prompts: Sequence[tuple[str, str, int, int]]) -> list[str
     if not prompts:
         return []
     lines = [
-        f"- {task} {name} turn {turn} seed {seed}" for task, name, turn, seed in prompts[:_SHOWN]
+        f"- {escaped(task)} {escaped(name)} turn {turn} seed {seed}"
+        for task, name, turn, seed in prompts[:_SHOWN]
     ]
     if len(prompts) > _SHOWN:
         lines.append(f"- and {len(prompts) - _SHOWN} more")

@@ -93,9 +93,11 @@ def _refuse(
     item, prompt, needed = too_long[0]
     more = f" (and {len(too_long) - 1} more)" if len(too_long) > 1 else ""
     least = min(sum(text_length(tokenizer, t) for t in each.turns) for each, _, _ in too_long)
-    left_out = f"--max-prompt-tokens {least - 1} leaves such prompts out" if least > 1 else ""
+    left_out = (
+        f"--max-prompt-tokens {least - 1} (of the turns, without template) leaves such prompts out"
+    )
     turns = f" in {len(item.turns)} turns" if len(item.turns) > 1 else ""
-    choices = ["lower --max-new-tokens", *([left_out] if left_out else [])]
+    choices = ["lower --max-new-tokens", *([left_out] if least > 1 else [])]
     if turns:
         choices.append("--max-turns shortens it")
     raise ValueError(

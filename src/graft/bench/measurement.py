@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Final
 
 from graft.looping import LOOPING
 
+_SHOWN: Final = 3  # names of fields in a message
 # Letters in `Measurement.sources`.
 SOURCES = {"t": "target", "d": "draft", "r": "retrieved"}
 
@@ -117,7 +118,13 @@ class Measurement:
         known = {f.name for f in fields(cls)}
         needed = known - {"difference", "excused"}
         if missing := sorted(needed - found.keys()):
-            raise ValueError(f"fields missing: {', '.join(missing)}")
+            raise ValueError(f"fields missing: {_first(missing)}")
         if unknown := sorted(found.keys() - known):
-            raise ValueError(f"unknown fields: {', '.join(unknown)}")
+            raise ValueError(f"unknown fields: {_first(unknown)}")
         return cls(**found)
+
+
+def _first(names: list[str]) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

@@ -25,11 +25,11 @@ from graft.bench.grouping import (
     tasks_of,
     without_looping,
 )
+from graft.bench.methods import OUTSIDE
 from graft.bench.results import Results, differences
 from graft.bench.statistics import (
     Estimate,
     Pairs,
-    Statistic,
     alone,
     interval,
     pair,
@@ -37,9 +37,10 @@ from graft.bench.statistics import (
     tau,
     tokens_per_second,
 )
-from graft.bench.tables import NOTHING, figures, interval_of, number, table
+from graft.bench.tables import NOTHING, counted, escaped, figures, interval_of, number, table
 from graft.looping import LOOPING
 
+HEADING: Final = "# Graft bench"
 FEW: Final = 10  # prompts below which bootstrap intervals miss the truth too often
 
 _MATRIX: Final = {
@@ -57,7 +58,7 @@ _WORDS: Final = """## Words
 - all: mean over tasks, each counts the same. pooled: all answers as one.
 - row: a token the target verified, the root of each round included.
 - waste: proposed nodes that were not accepted. hit rate: matrix lookups that found an entry.
-- -: there is no such number: nothing to divide by, or one prompt and therefore no interval.
+- -: there is no such number: nothing to divide by, or fewer than 3 prompts for an interval.
 
 All of them are defined in docs/bench.md."""
 
@@ -77,9 +78,9 @@ def report(results: Results) -> str:
         )
     groups = grouped(results.measurements)
     parts = [
-        "# Graft bench",
+        HEADING,
         _what_was_run(results),
-        *_main(groups),
+        *_main(groups, results.environment),
         *_without_looping(groups),
         *_across(groups),
         *report_equality.sections(groups, results.environment),
@@ -91,9 +92,9 @@ def report(results: Results) -> str:
 
 def _what_was_run(results: Results) -> str:
     found = results.measurements
-    facts = [(name, _told(value)) for name, value in results.environment.items() if value != {}]
+    facts = [(n, escaped(_told(v))) for n, v in results.environment.items() if v != {}]
     prompts = len({(m.task, m.id) for m in found})
-    tasks = tasks_of(found)
+    tasks = [escaped(task) for task in tasks_of(found)]
     kinds = [words for name, words in _MATRIX.items() if name in {m.matrix for m in found}]
     lines = [
         "## What was run",
@@ -121,18 +122,18 @@ def _warnings(results: Results) -> list[str]:
         changed = differences(first, environment)
         if changed:
             told = "; ".join(f"{n} {_told(a)}, then {_told(b)}" for n, (a, b) in changed.items())
-            out.append(f"**The file was added to under other settings: {told}.**")
+            out.append(f"**The file was added to under other settings: {escaped(told)}.**")
     items = {(m.task, m.id) for m in results.measurements}
     tasks = tasks_of(results.measurements)
     few = [t for t in tasks if sum(task == t for task, _ in items) < FEW]
     if few:
         told = f"fewer than {FEW} prompts, so their intervals are rough"
-        out.append(f"Tasks with {told}: {', '.join(few)}.")
+        out.append(f"Tasks with {told}: {', '.join(map(escaped, few))}.")
     return out
 
 
-def _main(groups: Mapping[Setting, Group]) -> list[str]:
-    parts = ["## Speed-up / tau"]
+def _main(groups: Mapping[Setting, Group], environment: Mapping[str, Any]) -> list[str]:
+    parts = ["## Speed-up / tau", *_other_weights(groups, environment)]
     for setting, group in groups.items():
         parts += [f"### {setting}", _overview(group), *_left_out(group)]
         if len(group) > 1 or not plain_of(group):
@@ -140,9 +141,22 @@ def _main(groups: Mapping[Setting, Group]) -> list[str]:
     return parts
 
 
+def _other_weights(groups: Mapping[Setting, Group], environment: Mapping[str, Any]) -> list[str]:
+    """What Transformers' own methods do not share, where weights are packed."""
+    columns = [column for group in groups.values() for column in group]
+    names = dict.fromkeys(c.method for c in columns if c.method in OUTSIDE)
+    weights = str(environment.get("weights"))
+    if not names or "packed" not in weights:
+        return []
+    return [
+        f"Plain decoding and Graft's policies run with {weights}, {' and '.join(names)} with "
+        f"Transformers' own modules in {environment.get('dtype')}."
+    ]
+
+
 def _rows(group: Group) -> _Rows:
     tasks = tasks_of(m for answers in group.values() for m in answers)
-    rows: _Rows = [(task, partial(Pairs.of_task, task=task), False) for task in tasks]
+    rows: _Rows = [(escaped(task), partial(Pairs.of_task, task=task), False) for task in tasks]
     return [*rows, ("all", lambda p: p, True), ("pooled", lambda p: p, False)]
 
 
@@ -152,17 +166,13 @@ def _pairs(group: Group) -> dict[Column, Pairs]:
     return {c: pair(answers, base) for c, answers in group.items() if c.method != PLAIN}
 
 
-def _estimate(pairs: Pairs, statistic: Statistic, macro: bool) -> Estimate:
-    return interval(pairs, statistic, macro=macro)
-
-
 def _overview(group: Group) -> str:
     """Tasks x cases, `speed-up / tau` in each cell."""
     plain, pairs = pair(plain_of(group)), _pairs(group)
     rows = []
     for name, part, macro in _rows(group):
         own = part(plain)
-        rate = _estimate(own, alone(tokens_per_second), macro)
+        rate = interval(own, alone(tokens_per_second), macro=macro)
         items = max(part(p).items for p in (plain, *pairs.values()))
         cells = [_cell(part(p), macro, bool(plain.items)) for p in pairs.values()]
         rows.append([name, str(items), figures(rate.value), *cells])
@@ -177,8 +187,8 @@ def _cell(pairs: Pairs, macro: bool, against_plain: bool) -> str:
 def _two(pairs: Pairs, macro: bool, against_plain: bool) -> tuple[Estimate, Estimate]:
     """Speed-up, which needs plain decoding, and tau."""
     nothing = Estimate(None, None, None, pairs.items)
-    faster = _estimate(pairs, speed_up, macro) if against_plain else nothing
-    return faster, _estimate(pairs, alone(tau), macro)
+    faster = interval(pairs, speed_up, macro=macro) if against_plain else nothing
+    return faster, interval(pairs, alone(tau), macro=macro)
 
 
 def _intervals(group: Group) -> str:
@@ -200,8 +210,9 @@ def _left_out(group: Group) -> list[str]:
     for column, pairs in _pairs(group).items():
         if pairs.only_own or pairs.only_base:
             out.append(
-                f"- {column}: compared on {pairs.answers} answers; left out are {pairs.only_own} "
-                f"that plain decoding lacks and {pairs.only_base} that only plain decoding has."
+                f"- {column}: compared on {counted(pairs.answers, 'answer')}; left out: "
+                f"{pairs.only_own} that plain decoding lacks, {pairs.only_base} that only plain "
+                "decoding has."
             )
     return ["\n".join(out)] if out else []
 
@@ -219,10 +230,10 @@ def _without_looping(groups: Mapping[Setting, Group]) -> list[str]:
         if not plain:
             parts.append("Plain decoding was not run here, so which prompts loop is not known.")
         elif looping:
-            parts.append(f"{looping} of {len(plain)} answers of plain decoding loop.")
+            parts.append(f"Answers of plain decoding that loop: {looping} of {len(plain)}.")
             parts.append(_overview(without_looping(group)) if looping < len(plain) else "All do.")
         else:
-            parts.append(f"None of the {len(plain)} answers of plain decoding loops.")
+            parts.append(f"No answer of plain decoding loops, of {len(plain)}.")
     return parts
 
 
@@ -237,11 +248,14 @@ def _across(groups: Mapping[Setting, Group]) -> list[str]:
             some = [s for s in groups if s.batch == batch]
             parts.append(_side_by_side(groups, some, f"temperature (batch {batch})"))
     if len(batches) > 1:
-        parts.append("## By batch\n\nMean over tasks, speed-up / tau.")
+        parts.append(
+            "## By batch\n\nMean over tasks, speed-up / tau. A case is called slower where the "
+            "95 % interval of its speed-up lies below 1."
+        )
         for temperature in temperatures:
             some = [s for s in groups if s.temperature == temperature]
             name = f"batch (temperature {temperature:g})"
-            parts += [_side_by_side(groups, some, name), *_break_even(groups, some)]
+            parts += [_side_by_side(groups, some, name), *_slower(groups, some)]
     return parts
 
 
@@ -256,14 +270,23 @@ def _side_by_side(groups: Mapping[Setting, Group], settings: Sequence[Setting], 
     return table([name, *map(str, columns)], rows)
 
 
-def _break_even(groups: Mapping[Setting, Group], settings: Sequence[Setting]) -> list[str]:
-    """The smallest batch at which a case was slower than plain decoding, by its mean over tasks."""
-    slower: dict[Column, int] = {}
+def _slower(groups: Mapping[Setting, Group], settings: Sequence[Setting]) -> list[str]:
+    """The batches at which a case is slower than plain decoding, by its mean over tasks."""
+    found: dict[Column, list[tuple[int, bool]]] = {}
     for setting in settings:
         if plain_of(groups[setting]):
             for column, pairs in _pairs(groups[setting]).items():
-                value = _estimate(pairs, speed_up, True).value
-                if value is not None and value < 1:
-                    slower.setdefault(column, setting.batch)
-    lines = [f"- {column}: slower than plain decoding at batch {n}" for column, n in slower.items()]
+                high = interval(pairs, speed_up, macro=True).high
+                slow = high is not None and high < 1
+                found.setdefault(column, []).append((setting.batch, slow))
+    lines = [f"- {column}: slower than plain decoding at {where}"
+             for column, batches in found.items() if (where := _where(batches))]  # fmt: skip
     return ["\n".join(lines)] if lines else []
+
+
+def _where(batches: Sequence[tuple[int, bool]]) -> str:
+    """Batches in order, and whether a case was slower: where it was; "" for nowhere."""
+    slow = [batch for batch, slower in batches if slower]
+    if len(slow) > 1 and all(slower for batch, slower in batches if batch >= slow[0]):
+        return f"every batch from {slow[0]} on, of those measured"
+    return f"batch {', '.join(map(str, slow))}" if slow else ""

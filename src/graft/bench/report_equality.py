@@ -16,7 +16,7 @@ import torch
 from graft.bench.grouping import PLAIN, SETTING, Column, Group, Setting, by_prompt, plain_of
 from graft.bench.measurement import Measurement
 from graft.bench.methods import OUTSIDE
-from graft.bench.tables import NOTHING, table
+from graft.bench.tables import NOTHING, escaped, table
 from graft.exactness import PRECISIONS, Precision
 
 _SHOWN: Final = 10  # differences that are listed
@@ -43,7 +43,8 @@ class _Verdict:
         self.excuses += m.excused
         self.tokens += min(parted + 1, len(plain.token_ids))
         if m.difference is not None or not (same or m.excused):
-            self.different.append(f"{m.task} {m.id} turn {m.turn} at token {parted}")
+            where = f"{m.task} {m.id} turn {m.turn} at token {parted}"
+            self.different.append(escaped(where))
         elif same:
             self.same += 1
         else:
@@ -101,7 +102,7 @@ def _notes(setting: Setting, column: Column, v: _Verdict, allowed: int | None) -
     if allowed is not None and v.excuses > allowed:
         out.append(f"- **{column}, {setting}: more near-ties than allowed.**")
     if v.different:
-        out.append(f"- **{column}, {setting}: {len(v.different)} answers differ:**")
+        out.append(f"- **{column}, {setting}: different answers ({len(v.different)}):**")
         out += [f"  - {where}" for where in v.different[:_SHOWN]]
         if len(v.different) > _SHOWN:
             out.append(f"  - and {len(v.different) - _SHOWN} more")
@@ -128,6 +129,6 @@ def _rule(environment: Mapping[str, Any], precision: Precision | None) -> str:
         return "The dtype of the run is not known, so the number of near-ties is not judged."
     return (
         f"In {environment['dtype']} a difference is excused where plain decoding's choice hung by "
-        f"less than {precision.margin:g} (over the temperature), at most once in "
-        f"{precision.tokens_per_excuse} tokens (begun)."
+        f"less than {precision.margin:g} (over the temperature): once per "
+        f"{precision.tokens_per_excuse:,} tokens at most, rounded up."
     )

@@ -1,8 +1,7 @@
-"""Results: the lines of results.jsonl, written as a run goes and read back whole.
+"""Results: the lines of results.jsonl, read back whole.
 
-Each started run writes a line {"environment": {...}}; a `Measurement` per line follows. Lines are
-appended whole and forced to the disk, so a killed run costs at most the line it was writing, and
-the next run goes on behind it.
+Each started run writes a line {"environment": {...}}; a `Measurement` per line follows
+(`results_writer`).
 
 Invariant: what `read_results` returns was checked line by line, and no two measurements share a
 key. It does not know what the numbers mean.
@@ -12,16 +11,15 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType, UnionType
+from types import UnionType
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from graft.bench.measurement import Measurement
 
-__all__ = ["Results", "ResultsWriter", "differences", "read_results"]
+__all__ = ["Results", "check_measurement", "differences", "lines_of", "place_of", "read_results"]
 
 # What may differ between two runs that write into one file, or are compared, without a word.
 _PASSING: Final = ("time", "command")
@@ -49,6 +47,11 @@ class Results:
         return self.environments[-1]
 
 
+def place_of(given: Path) -> Path:
+    """The file of results that a user means: the one in a folder, or the file itself."""
+    return given / "results.jsonl" if given.is_dir() else given
+
+
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """What two environments say differently, by name; a dictionary's entries one by one."""
     one, other = _flat(a), _flat(b)
@@ -60,7 +63,7 @@ def _flat(environment: Mapping[str, Any]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name, value in environment.items():
         if isinstance(value, Mapping):
-            out |= {f"{name} {inner}": v for inner, v in value.items()}
+            out |= {f"{name} {inner}": v for inner, v in _flat(value).items()}
         elif name not in _PASSING:
             out[name] = value
     return out
@@ -77,7 +80,7 @@ def read_results(path: str | Path) -> Results:
     runs: list[dict[str, Any]] = []
     found: dict[tuple[Any, ...], tuple[int, Measurement]] = {}
     broken = None
-    for number, line, whole in _lines(Path(path)):
+    for number, line, whole in lines_of(Path(path)):
         try:
             record = _record(line)
         except ValueError as error:
@@ -94,7 +97,10 @@ def read_results(path: str | Path) -> Results:
             raise _bad(path, number, f"the same answer as line {found[record.key][0]}")
         found[record.key] = (number, record)
     if not runs:
-        raise ValueError(f"{path} holds no results: no run has written its environment there")
+        raise ValueError(
+            f"{path} holds no results: no run has written its environment there; give another "
+            "folder"
+        )
     return Results(tuple(m for _, m in found.values()), tuple(runs), broken)
 
 
@@ -105,7 +111,7 @@ def _bad(path: str | Path, number: int, problem: str) -> ValueError:
     )
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes, bool]]:
+def lines_of(path: Path) -> Iterator[tuple[int, bytes, bool]]:
     """Number, content and whether it has its line end, of each line that is not empty."""
     try:
         data = path.read_bytes()
@@ -129,11 +135,12 @@ def _record(line: bytes) -> dict[str, Any] | Measurement:
             raise ValueError("the environment is no JSON object")
         return found
     measurement = Measurement.from_line(text)
-    _check(measurement)
+    check_measurement(measurement)
     return measurement
 
 
-def _check(measurement: Measurement) -> None:
+def check_measurement(measurement: Measurement) -> None:
+    """Raise ValueError for a field that does not hold what it shall."""
     for name, kind in _TYPES.items():
         if not _fits(getattr(measurement, name), kind):
             value = repr(getattr(measurement, name))
@@ -162,102 +169,3 @@ def _fits(value: Any, kind: Any) -> bool:
     if kind is float:
         return type(value) in (int, float) and math.isfinite(value)
     return type(value) is kind
-
-
-class ResultsWriter:
-    """Appends the measurements of one run to a file, new or begun by an earlier run.
-
-    Attributes:
-        done: keys of the measurements that are there.
-
-    Args:
-        path: the file; its folder is made.
-        environment: of this run.
-        resume: go on with a file that was begun under another environment.
-
-    Raises:
-        ValueError: where the file cannot be written, is broken, or was begun under another
-            environment and `resume` is not set.
-    """
-
-    def __init__(
-        self, path: str | Path, environment: Mapping[str, Any], *, resume: bool = False
-    ) -> None:
-        self._path = Path(path)
-        self.done: set[tuple[Any, ...]] = set()
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("ab")
-        except OSError as error:
-            raise ValueError(f"{path} cannot be written: {error.strerror or error}") from error
-        try:
-            if self._mend():
-                self._go_on(environment, resume)
-            self._write(json.dumps({"environment": dict(environment)}, ensure_ascii=False))
-        except BaseException:
-            self._file.close()
-            raise
-
-    def append(self, measurement: Measurement) -> None:
-        """Write one line, and return when it is on the disk.
-
-        Raises:
-            ValueError: if an answer with the same key is there, a field does not hold what it
-                shall, or the file cannot be written.
-        """
-        _check(measurement)
-        if measurement.key in self.done:
-            raise ValueError(f"{self._path} has an answer with the key {measurement.key} already")
-        self._write(measurement.to_line())
-        self.done.add(measurement.key)
-
-    def close(self) -> None:
-        self._file.close()
-
-    def __enter__(self) -> ResultsWriter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def _mend(self) -> bool:
-        """End or cut off a last line without a line end; whether anything is there."""
-        lines = list(_lines(self._path))
-        if lines and not lines[-1][2]:
-            rest = lines[-1][1]
-            try:
-                _record(rest)
-                self._file.write(b"\n")
-            except ValueError:
-                self._file.truncate(self._path.stat().st_size - len(rest))
-                lines.pop()
-            self._file.flush()
-        return bool(lines)
-
-    def _go_on(self, environment: Mapping[str, Any], resume: bool) -> None:
-        results = read_results(self._path)
-        # As it will be read back: tuples become lists.
-        now = json.loads(json.dumps(dict(environment)))
-        other = differences(results.environment, now)
-        if other and not resume:
-            told = "; ".join(f"{name} {was!r}, now {now!r}" for name, (was, now) in other.items())
-            raise ValueError(
-                f"{self._path} was begun under other settings ({told}): choose another folder, or "
-                "resume to add to it all the same"
-            )
-        self.done = {m.key for m in results.measurements}
-
-    def _write(self, line: str) -> None:
-        try:
-            self._file.write(line.encode("utf-8") + b"\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            raise ValueError(
-                f"{self._path} cannot be written: {error.strerror or error}"
-            ) from error

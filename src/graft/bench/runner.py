@@ -27,7 +27,8 @@ from graft.bench.matrices import Matrices
 from graft.bench.measurement import Measurement
 from graft.bench.methods import Case
 from graft.bench.outside import Outside, generate
-from graft.bench.results import ResultsWriter, read_results
+from graft.bench.results import read_results
+from graft.bench.results_writer import ResultsWriter
 from graft.engine import Engine
 from graft.fingerprint import tokenizer_fingerprint
 from graft.prompts import encode

@@ -89,7 +89,7 @@ def _of_length(
     parts = ", ".join(f"{name} removed {number}" for name, number in removed.items())
     raise ValueError(
         f"no prompt is left: {parts}; those that were measured have {min(sizes)} to {max(sizes)} "
-        "tokens, so choose limits that some of them meet"
+        "tokens (of their turns, without chat template), so choose limits that some of them meet"
     )
 
 

@@ -1,4 +1,4 @@
-"""A benchmark from its settings to its files: results.jsonl, report.md, figures.
+"""A benchmark from its settings to a runner that is ready, in a folder of its own.
 
 It joins the parts; what they do is theirs. Mistakes in suites, methods, numbers and folders are
 found before a model is loaded, items that do not fit the model before anything is run.
@@ -6,8 +6,6 @@ found before a model is loaded, items that do not fit the model before anything 
 
 from __future__ import annotations
 
-import os
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,15 +14,12 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from graft.atomic import write_whole
 from graft.bench.conversation import check_items, text_length
 from graft.bench.environment import environment
+from graft.bench.folder import held
 from graft.bench.item import Item, prompts_hash
-from graft.bench.kinds import token_kinds
-from graft.bench.measurement import Measurement
 from graft.bench.methods import OUTSIDE, Case, cases_of, parse_method
-from graft.bench.report import report
-from graft.bench.results import Results, ResultsWriter, read_results
+from graft.bench.results_writer import ResultsWriter
 from graft.bench.runner import MatrixState, Plan, Runner
 from graft.bench.selection import select_items
 from graft.bench.suite import builtin_suite, read_suite
@@ -36,7 +31,6 @@ from graft.sampling_params import SamplingParams
 from graft.settings import DRAFTING, EngineSettings
 from graft.shipped_heads import NO_HEAD, choose_head
 
-CODE_TASKS = ("code", "humaneval", "mbpp", "lcc", "repobench_p", "repobench-p")
 # Settings of the selection that need a tokenizer, and the one that comes after them.
 _LATE = ("max_prompt_tokens", "min_prompt_tokens", "limit")
 
@@ -152,7 +146,7 @@ def opened(
     resume: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Iterator[Opened]:
-    """Load everything and open the results of a run.
+    """Load everything and open the results of a run; nobody else can until it is closed.
 
     Raises:
         ValueError: for anything that is wrong with settings, suites, models or files.
@@ -160,63 +154,27 @@ def opened(
     settings = with_shipped_head(settings)
     items = read_items(settings)
     settings.engine_settings(settings.cases(_kinds_named(settings)))
-    _check_folder(folder)
-    loaded = load_model(**settings.model, progress=progress)
-    items = _fitting(settings, items, loaded)
-    engines, checkpoints = _engines(settings, loaded, progress)
-    cases = settings.cases([kind for kind in engines if kind is not None])
-    told = environment(
-        loaded,
-        checkpoints,
-        prompts_hash=prompts_hash(items),
-        settings=_as_plain(settings, cases),
-        command=command,
-    )
-    plan = Plan(items, cases, settings.max_new_tokens, settings.seed, settings.matrix)
+    with held(folder):
+        loaded = load_model(**settings.model, progress=progress)
+        items = _fitting(settings, items, loaded)
+        engines, checkpoints = _engines(settings, loaded, progress)
+        cases = settings.cases([kind for kind in engines if kind is not None])
+        told = environment(
+            loaded,
+            checkpoints,
+            prompts_hash=prompts_hash(items),
+            settings=_as_plain(settings, cases),
+            command=command,
+        )
+        plan = Plan(items, cases, settings.max_new_tokens, settings.seed, settings.matrix)
 
-    def unpacked() -> PreTrainedModel:
-        if progress is not None:
-            progress("loading the model once more, as Transformers runs it")
-        return load_model(**{**settings.model, "cpu_weights": "fp32"}).model
+        def unpacked() -> PreTrainedModel:
+            if progress is not None:
+                progress("loading the model once more, as Transformers runs it")
+            return load_model(**{**settings.model, "cpu_weights": "fp32"}).model
 
-    with ResultsWriter(folder / "results.jsonl", told, resume=resume) as writer:
-        yield Opened(Runner(plan, engines, unpacked, writer, folder), loaded)
-
-
-def write_outputs(folder: Path, tokenizer: Any, *, figures: bool) -> tuple[Results, list[str]]:
-    """report.md and the figures, from results.jsonl; the results, and notes on what is left out."""
-    results = read_results(folder / "results.jsonl")
-    notes: list[str] = []
-    text = report(results)
-    if figures:
-        from graft.bench.figures import draw_all
-
-        kinds = retrieved_kinds(results.measurements, tokenizer) if tokenizer is not None else {}
-        drawn = draw_all(results.measurements, folder / "figures", task_kinds=kinds, notes=notes)
-        pictures = [path for path in drawn if path.suffix == ".png"]
-        links = [f"![{path.stem}](figures/{path.name})" for path in pictures]
-        text = "\n\n".join([text.rstrip(), *(["## Figures", *links] if links else [])]) + "\n"
-    place = folder / "report.md"
-    try:
-        write_whole(place, text.encode())
-    except OSError as error:
-        raise ValueError(f"{place} cannot be written: {error.strerror or error}") from error
-    return results, notes
-
-
-def retrieved_kinds(
-    measurements: Sequence[Measurement], tokenizer: Any
-) -> dict[str, dict[str, int]]:
-    """What the retrieved tokens that were accepted in code are, per method."""
-    out: dict[str, Counter[str]] = {}
-    for line in measurements:
-        if line.task not in CODE_TASKS or "r" not in line.sources:
-            continue
-        texts = [tokenizer.decode([token]) for token in line.token_ids]
-        kinds = zip(token_kinds(texts), line.sources, strict=True)
-        counts = out.setdefault(line.method, Counter())
-        counts.update(kind for kind, source in kinds if source == "r")
-    return {method: dict(counts) for method, counts in out.items()}
+        with ResultsWriter(folder / "results.jsonl", told, resume=resume) as writer:
+            yield Opened(Runner(plan, engines, unpacked, writer, folder), loaded)
 
 
 def with_shipped_head(settings: BenchSettings) -> BenchSettings:
@@ -242,16 +200,6 @@ def _kinds_named(settings: BenchSettings) -> list[str]:
     if twice := [kind for i, kind in enumerate(kinds) if kind in kinds[:i]]:
         raise ValueError(f"two drafters of the kind {twice[0]} are given: a run takes one of each")
     return kinds
-
-
-def _check_folder(folder: Path) -> None:
-    """Make the folder of a run, and see whether files can be made in it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"{folder} cannot be made: {error.strerror or error}") from error
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ValueError(f"no permission to write in {folder}: choose another folder")
 
 
 def _fitting(settings: BenchSettings, items: Sequence[Item], loaded: LoadedModel) -> list[Item]:

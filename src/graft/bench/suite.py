@@ -84,6 +84,8 @@ def builtin_suite() -> list[Item]:
 
 
 def _files(given: Path) -> list[Path]:
+    if not given.exists():
+        raise ValueError(f"the suite {given} does not exist: name a file or a folder that does")
     if not given.is_dir():
         return [given]
     try:

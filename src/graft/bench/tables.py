@@ -5,6 +5,7 @@ It knows no results.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from graft.bench.statistics import Estimate
@@ -20,6 +21,16 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1
     head, *body = [[_pad(c, w, i < left) for i, (c, w) in enumerate(zip(line, widths, strict=True))]
                    for line in lines]  # fmt: skip
     return "\n".join("| " + " | ".join(line) + " |" for line in (head, rule, *body))
+
+
+def escaped(text: str) -> str:
+    """A name or another text of a user's, on one line and without a meaning in Markdown."""
+    return re.sub(r"([\\*`<\[])", r"\\\1", " ".join(text.split()))
+
+
+def counted(count: int, noun: str) -> str:
+    """As in 1 answer, 2 answers."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _clean(cell: str) -> str:

@@ -65,10 +65,10 @@ def bench_command(
     task: Annotated[list[str] | None, _option("--task", "Only this task; repeatable.")] = None,
     limit: Annotated[int | None, _option("--limit", "Prompts per task at most.")] = None,
     min_prompt_tokens: Annotated[
-        int | None, _option("--min-prompt-tokens", "Only prompts from this length on.")
+        int | None, _option("--min-prompt-tokens", "Fewest tokens of a prompt, without template.")
     ] = None,
     max_prompt_tokens: Annotated[
-        int | None, _option("--max-prompt-tokens", "Only prompts up to this length.")
+        int | None, _option("--max-prompt-tokens", "Most tokens of a prompt, without template.")
     ] = None,
     max_turns: Annotated[int | None, _option("--max-turns", "Turns per prompt at most.")] = None,
     max_new_tokens: o.MaxNewTokens = 128,
@@ -76,9 +76,9 @@ def bench_command(
     matrix: Annotated[
         o.MatrixState, _option("--matrix", "Kept over the run, or empty for each answer.")
     ] = o.MatrixState.warm,
-    out: Annotated[Path, _option("--out", "Folder of the run.", metavar="DIR")] = Path("bench"),
+    out: Annotated[str, _option("--out", "Folder of the run.", metavar="DIR")] = "bench",
     resume: Annotated[
-        bool, _option("--resume", "Go on in DIR although settings or versions have changed.")
+        bool, _option("--resume", "Add to DIR: prompts, methods, budgets, temperatures, batches.")
     ] = False,
     figures: Annotated[
         bool, _option("--figures/--no-figures", "Draw figures (needs matplotlib).")
@@ -93,32 +93,37 @@ def bench_command(
         return
     if not context.params["model"]:
         raise ValueError("--model is empty: give an alias (see: graft models), a folder or a file")
+    if not out:
+        raise ValueError("--out is empty: name the folder of the run")
+    folder = Path(out)
     chosen = _settings(context.params)
     if figures:
         _need_matplotlib()
-    from graft.bench.session import opened, write_outputs
+    from graft.bench.outputs import write_outputs
+    from graft.bench.session import opened
 
     with held_warnings(quiet=quiet), ExitStack() as stack:
         with progress_notes(f"loading {context.params['model']}", quiet=quiet) as progress:
             command = ["graft", *sys.argv[1:]]
-            ready = opened(chosen, out, command=command, resume=resume, progress=progress)
+            ready = opened(chosen, folder, command=command, resume=resume, progress=progress)
             run = stack.enter_context(ready)
-        _run(run, out, quiet=quiet)
-    results, notes = write_outputs(out, run.loaded.tokenizer, figures=figures)
+        _run(run, folder, quiet=quiet)
+    results, notes = write_outputs(folder, run.loaded.tokenizer, figures=figures)
     for text in [] if quiet else notes:
         note(text)
-    Screen(sys.stdout).line(str(out / "report.md"))
+    Screen(sys.stdout).line(str(folder / "report.md"))
     if different := sum(m.difference is not None for m in results.measurements):
+        answers = "1 answer differs" if different == 1 else f"{different} answers differ"
         note(
-            f"error: {different} answers differ from plain decoding by more than rounding: see the "
-            "section on equality in the report"
+            f"error: {answers} from plain decoding by more than rounding: see the section on "
+            "equality in the report"
         )
         raise typer.Exit(1)
 
 
 @bench_app.command("report")
 def report_command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")],
+    given: Annotated[Path, typer.Argument(metavar="DIR", help="Folder or results.jsonl.")],
     figures: Annotated[
         bool, typer.Option("--figures/--no-figures", help="Draw figures too.")
     ] = True,
@@ -126,12 +131,13 @@ def report_command(
     """Write DIR/report.md anew from DIR/results.jsonl."""
     if figures:
         _need_matplotlib()
-    from graft.bench.session import write_outputs
+    from graft.bench.outputs import write_outputs
+    from graft.bench.results import place_of
 
-    _, notes = write_outputs(folder, None, figures=figures)
+    _, notes = write_outputs(given, None, figures=figures)
     for text in notes:
         note(text)
-    Screen(sys.stdout).line(str(folder / "report.md"))
+    Screen(sys.stdout).line(str(place_of(given).parent / "report.md"))
 
 
 @bench_app.command("compare")
@@ -141,9 +147,9 @@ def compare_command(
 ) -> None:
     """Compare two runs, prompt by prompt: what B does better or worse than A."""
     from graft.bench.compare import compare
-    from graft.bench.results import read_results
+    from graft.bench.results import place_of, read_results
 
-    runs = [read_results(p / "results.jsonl" if p.is_dir() else p) for p in (first, second)]
+    runs = [read_results(place_of(place)) for place in (first, second)]
     for line in compare(*runs).splitlines():
         Screen(sys.stdout).line(line)
 

@@ -179,7 +179,8 @@ def head_command(
     ] = None,
     seed: Annotated[int, _option("--seed", panel=_HOW, help="Of order and weights.", min=0)] = 0,
     held_out: Annotated[
-        int, _option("--held-out", panel=_MEASURE, help="Prompts kept for evaluation.")
+        int,
+        _option("--held-out", panel=_MEASURE, help="Prompts kept for evaluation; a fifth at most."),
     ] = 64,
     evaluate_every: Annotated[
         int,

@@ -14,6 +14,8 @@ from graft.train.answers import Answer
 from graft.train.data_folder import read_answers, read_file, read_manifest
 from graft.train.settings import LENGTH, TrainSettings
 
+HELD_SHARE = 5  # of as many prompts one is held out at most
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -75,14 +77,13 @@ def read_dataset(
         if fitting is not None:
             kept.append(fitting)
     names = sorted({(a.task, a.id) for a in kept}, key=lambda name: _rank(name, settings.seed))
-    aside = set(names[: settings.held_out])
+    aside = set(names[: min(settings.held_out, len(names) // HELD_SHARE)])
     train = [a for a in kept if (a.task, a.id) not in aside]
     if not train:
         raise ValueError(
             f"nothing is left to train on: {len(answers)} answers were read, {counts['looping']} "
-            f"loop, {counts['short']} have fewer than 2 tokens, {counts['long']} have a prompt "
-            f"beyond max_length={settings.max_length}, and held_out={settings.held_out} prompts "
-            "are kept aside"
+            f"loop, {counts['short']} have fewer than 2 tokens, and {counts['long']} have a prompt "
+            f"beyond max_length={settings.max_length}"
         )
     held_out = [a for a in kept if (a.task, a.id) in aside]
     return Dataset(train, held_out, **counts, digest=_digest(train))

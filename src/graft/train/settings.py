@@ -27,7 +27,7 @@ class TrainSettings:
             target's context if that is less.
         looping: answers of which a larger share repeats (8-grams) are left out; 1 keeps all.
         window: positions back that the head sees; None sees all.
-        held_out: answers that are kept for evaluation.
+        held_out: prompts whose answers are kept for evaluation; never more than a fifth of all.
         seed: of the order, the choice of what is held out, and the initial weights.
 
     Raises:

@@ -1,9 +1,11 @@
 """Where training starts: the shape of a head, from its target's, and its first weights.
 
-A new head takes what it can from its target: the rows of the output layer that its vocabulary
-names and the final norm, and, where the shapes are the same, the last decoder layer. Its first
-feature is the deepest one that it reads. So it begins as a rough copy of the target's last steps
-rather than as noise. [ours]
+A new head is one decoder layer as wide as the target's. Each feature is normed before they are
+fused [as in EAGLE-3.1]: raw hidden states hold values hundreds of times their typical size, and
+beside a residual of that size the layer's own output, through which alone the next token's
+embedding comes in, would be noise. The output layer begins as the target's rows of the draft
+vocabulary; all else begins random, for the target's own layers say what follows the feature's
+token, which is known by then. [ours, measured]
 
 It knows heads and targets; not data, not loss.
 """
@@ -140,6 +142,7 @@ def head_config(
         rope_parameters=_rope(config),
         max_position_embeddings=max_length,
         sliding_window=window,
+        fc_norm=True,
     )
 
 
@@ -154,49 +157,7 @@ def _first_weights(
                 nn.init.normal_(module.weight, std=STD, generator=generator)
         output = model.get_output_embeddings().weight.detach().to("cpu", torch.float32)
         head.lm_head.weight.copy_(output[target_ids])
-        _take_norm(head, model.base_model)
-        _take_deepest(head)
-        _take_layer(head, decoder_layers(model)[-1])
     return {name: weight.detach() for name, weight in head.named_parameters()}
-
-
-def _take_norm(head: Eagle3Head, body: Any) -> None:
-    """Copy the final norm, if it is of the head's kind: that is seen from what it does."""
-    theirs = getattr(body, "norm", None)
-    weight = getattr(theirs, "weight", None)
-    if theirs is None or weight is None or weight.shape != head.norm.weight.shape:
-        return
-    probe = torch.linspace(-2, 3, len(weight))
-    expected = theirs(probe.to(weight)).to("cpu", torch.float32)
-    before = head.norm.weight.clone()
-    head.norm.weight.copy_(weight)
-    if not torch.allclose(head.norm(probe), expected, rtol=0.05, atol=0.05):
-        head.norm.weight.copy_(before)
-
-
-def _take_deepest(head: Eagle3Head) -> None:
-    """Let `fc` pass on the last feature alone."""
-    size = head.config.hidden_size
-    if head.config.target_hidden_size == size:
-        head.fc.weight.zero_()
-        head.fc.weight[:, -size:].copy_(torch.eye(size))
-
-
-def _take_layer(head: Eagle3Head, layer: nn.Module) -> None:
-    """Copy the linears that have the same name and, but for the half that reads embeddings, the
-    same shape."""
-    own: Any = head.layers[0]
-    size = head.config.hidden_size
-    theirs = dict(layer.named_modules())
-    for name, linear in own.named_modules():
-        weight = getattr(theirs.get(name), "weight", None)
-        if not isinstance(linear, nn.Linear) or not isinstance(weight, Tensor):
-            continue
-        # Queries, keys and values read [embedding | feature].
-        wide = linear.weight.shape[1] == 2 * size and name.endswith(("q_proj", "k_proj", "v_proj"))
-        place = linear.weight[:, size:] if wide else linear.weight
-        if place.shape == weight.shape:
-            place.copy_(weight.detach().to("cpu", torch.float32))
 
 
 def _rope(config: Any) -> dict[str, Any]:

@@ -31,13 +31,14 @@ class Lesson(NamedTuple):
     target says two tokens on; an answer of n tokens has n - 1 rows.
 
     features: [B, L, F] of all tokens. rows: int64 [n], flat indices into [B, R] of the rows that
-    there are. wanted: [n, draft vocabulary] the target's probabilities, fp32. named: bool [n], the
-    target's first choice is in the draft vocabulary.
+    there are. wanted: [n, draft vocabulary] the target's probabilities, fp32. choice: int64 [n],
+    the most likely of them. named: bool [n], no token outside is more likely.
     """
 
     features: Tensor
     rows: Tensor
     wanted: Tensor
+    choice: Tensor
     named: Tensor
 
 
@@ -88,7 +89,7 @@ class Teacher:
             logits = torch.nn.functional.linear(said[part], *self._named).float()
             named[part] = logits.amax(1) >= self._highest_other(said[part])
             torch.softmax(logits, dim=1, out=wanted[part])
-        return Lesson(features, rows, wanted, named)
+        return Lesson(features, rows, wanted, wanted.argmax(1), named)
 
     def _highest_other(self, hidden: Tensor) -> Tensor:
         """Largest logit outside the draft vocabulary [n], fp32."""

@@ -92,7 +92,9 @@ def training_test(
         learning = place.repeat(len(answer))[lesson.rows] >= s  # [n]
         taught = learning & lesson.named
         out = head.norm(hidden).flatten(0, 1)[lesson.rows[taught]]
-        part, hits = soft_loss(out, head.lm_head.weight, lesson.wanted[taught])
+        part, hits = soft_loss(
+            out, head.lm_head.weight, lesson.wanted[taught], lesson.choice[taught]
+        )
         loss = loss + decay**s * part
         right.append(hits.sum())
         rows.append(learning.sum())

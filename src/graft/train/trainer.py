@@ -121,7 +121,7 @@ class Trainer:
                 steps=settings.test_steps,
                 decay=settings.decay,
             )
-            (outcome.loss / rows).backward()  # type: ignore[no-untyped-call]
+            (outcome.loss / rows).backward()
             self._optimizer.collect()
             sums += torch.cat([outcome.loss.detach()[None], outcome.right, outcome.rows])
         self._world.add_up([sums, *self._optimizer.sums.values()])

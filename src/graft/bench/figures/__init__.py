@@ -20,7 +20,7 @@ from graft.bench.measurement import Measurement
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Kinds", "draw_all"]
+__all__ = ["Kinds", "draw_all", "drawn_in"]
 
 # By the name of the files.
 FAMILIES: dict[str, Callable[[Data], Figure]] = {
@@ -33,6 +33,7 @@ FAMILIES: dict[str, Callable[[Data], Figure]] = {
     "course": conditions.draw_course,
     "batch": batches.draw,
 }
+KINDS = "token_kinds"  # drawn from what is told beside the measurements
 
 
 def draw_all(
@@ -45,10 +46,11 @@ def draw_all(
     """Draw every figure that the measurements allow.
 
     Args:
-        folder: where the files go; it is made. Files are replaced whole; those of an earlier run
-            stay where a figure is left out.
+        folder: where the files go; it is made. Files are replaced whole; those of a figure that is
+            left out are removed.
         task_kinds: for a figure of them: accepted retrieved tokens per kind, for each case by its
-            label (a method, or any other name).
+            label (a method, or any other name). Where they are not known (None) the figure stays
+            as it is.
         notes: gets a line for each figure that is left out, saying why.
 
     Returns:
@@ -63,16 +65,33 @@ def draw_all(
         data = Data(measurements)
         families = dict(FAMILIES)
         if task_kinds is not None:
-            families["token_kinds"] = partial(kinds.draw, kinds=task_kinds)
+            families[KINDS] = partial(kinds.draw, kinds=task_kinds)
+        elif notes is not None:
+            notes.append(f"{KINDS} is left as it is: only a run has the tokenizer to draw it")
         for name, draw in families.items():
             try:
                 figure = draw(data)
             except Missing as missing:
                 if notes is not None:
                     notes.append(f"{name} is left out: {missing}")
+                _remove(folder, name)
                 continue
             paths += _written(figure, folder, name)
     return paths
+
+
+def drawn_in(folder: Path) -> list[Path]:
+    """The pictures of ours in a folder, in their order."""
+    places = [folder / f"{name}.png" for name in (*FAMILIES, KINDS)]
+    return [place for place in places if place.is_file()]
+
+
+def _remove(folder: Path, name: str) -> None:
+    try:
+        for kind in ("png", "svg"):
+            (folder / f"{name}.{kind}").unlink(missing_ok=True)
+    except OSError as error:
+        raise _refused(folder, error) from error
 
 
 def _written(figure: Figure, folder: Path, name: str) -> list[Path]:
@@ -80,6 +99,8 @@ def _written(figure: Figure, folder: Path, name: str) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         return save(figure, folder, name)
     except OSError as error:
-        raise ValueError(
-            f"figures cannot be written to {folder}: {error.strerror or error}"
-        ) from error
+        raise _refused(folder, error) from error
+
+
+def _refused(folder: Path, error: OSError) -> ValueError:
+    return ValueError(f"figures cannot be written to {folder}: {error.strerror or error}")

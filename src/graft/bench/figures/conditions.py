@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from graft.bench.figures.data import (
@@ -19,6 +19,7 @@ from graft.bench.figures.data import (
 from graft.bench.figures.style import WIDTH, legend_below, new_figure, whiskers
 from graft.bench.measurement import Measurement
 from graft.bench.statistics import alone, quantiles, tau
+from graft.bench.tables import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,6 +29,7 @@ FIRST_CONTEXT = 128  # tokens: buckets of prompts are 0-127, 128-255, 256-511, .
 FIRST_POSITION = 16  # tokens: likewise of positions in an answer
 SPREAD = (0.1, 0.9)  # of tau over prompts
 TAU = "tau (tokens per round)"
+ENOUGH = 100  # answers from which on one in a hundred is one
 
 
 def draw_context(data: Data) -> Figure:
@@ -52,7 +54,9 @@ def draw_context(data: Data) -> Figure:
         values = [math.nan if e.value is None else e.value for _, e in found]
         ax.plot(at, values, **data.styles[label].marks, label=label)
         whiskers(ax.vlines, at, [(e.low, e.high) for _, e in found], data.styles[label].color)
-    ax.set_xticks(range(len(starts)), [bucket_name(s, FIRST_CONTEXT) for s in starts])
+    prompts = _prompts(m for answers in series.values() for m in answers)
+    names = [f"{bucket_name(s, FIRST_CONTEXT)}\n{counted(prompts[s], 'prompt')}" for s in starts]
+    ax.set_xticks(range(len(starts)), names)
     ax.set_title("Vertical lines: 95 % intervals over prompts", weight="normal")
     _finish(ax, "prompt length (tokens)", TAU)
     legend_below(figure, [ax])
@@ -60,7 +64,8 @@ def draw_context(data: Data) -> Figure:
 
 
 def draw_temperature(data: Data) -> Figure:
-    """tau by temperature with its spread over prompts, and the slowest 1 % of answers.
+    """tau by temperature with its spread over prompts, and the P99 of latency; where a case has
+    fewer than 100 answers, the slowest one's.
 
     Raises:
         Missing: with one temperature alone, or without rounds.
@@ -89,16 +94,21 @@ def draw_temperature(data: Data) -> Figure:
         axes[0].plot(at, values, **data.styles[label].marks, label=label)
         spread = [quantiles(_taus(ms), SPREAD) for ms in by_setting.values()]
         whiskers(axes[0].vlines, at, spread, data.styles[label].color)
+    enough = min(len(ms) for by in series.values() for ms in by.values()) >= ENOUGH
     for label, by_setting in series.items():
-        slow = [quantiles([m.latency_seconds for m in ms], [0.99])[0] for ms in by_setting.values()]
+        slow = [
+            quantiles([m.latency_seconds for m in ms], [0.99 if enough else 1])[0]
+            for ms in by_setting.values()
+        ]
         at = [settings.index(s) for s in by_setting]
         axes[1].plot(at, [v or math.nan for v in slow], **data.styles[label].marks, label=label)
     for ax in axes:
         ax.set_xticks(range(len(settings)), [f"{s.temperature:g}" for s in settings])
     _finish(axes[0], "temperature", TAU)
     axes[0].set_title("Vertical lines: the middle 80 %", weight="normal")
-    _finish(axes[1], "temperature", "P99 latency (s)")
-    axes[1].set_title("Slowest 1 % of answers", weight="normal")
+    _finish(axes[1], "temperature", "P99 latency (s)" if enough else "latency (s)")
+    title = "Slowest 1 % of answers" if enough else "Slowest answer"
+    axes[1].set_title(title, weight="normal")
     legend_below(figure, [axes[1]])
     return figure
 
@@ -145,13 +155,19 @@ def _speculates(answers: Sequence[Measurement]) -> bool:
     return any(m.proposed_draft + m.proposed_retrieved and m.rounds for m in answers)
 
 
+def _prompts(answers: Iterable[Measurement]) -> Counter[int]:
+    """Prompts per bucket; one with several turns is in the buckets of all of them."""
+    found = {(bucket(m.prompt_tokens, FIRST_CONTEXT), m.task, m.id) for m in answers}
+    return Counter(start for start, *_ in found)
+
+
 def _taus(answers: Sequence[Measurement]) -> list[float]:
     return [m.tau for m in answers if m.rounds]
 
 
 def _dodge(number: int, count: int) -> float:
     """A small shift, so that intervals of methods stand side by side."""
-    return (number - (count - 1) / 2) * min(0.08, 0.5 / count)
+    return (number - (count - 1) / 2) * min(0.04, 0.2 / count)
 
 
 def _finish(ax: Axes, x: str, y: str) -> None:

@@ -39,7 +39,7 @@ def draw(data: Data, kinds: Kinds) -> Figure:
     order = sorted(totals, key=lambda kind: (-totals[kind], kind))
     height = 0.8 / len(cases)
     size = 1.4 + len(order) * max(0.34, 0.17 * len(cases))
-    title = "Kinds of retrieved tokens that were accepted"
+    title = "Kinds of retrieved tokens that were accepted in code tasks"
     figure, (ax,) = new_figure(title, 1, 1, width=WIDTH, height=size)
     for number, (label, counts) in enumerate(cases.items()):
         total = sum(counts.values())
@@ -52,6 +52,6 @@ def draw(data: Data, kinds: Kinds) -> Figure:
     ax.set_ylim(len(order) - 0.45, -0.55)
     ax.tick_params(axis="y", length=0)
     ax.grid(True, axis="x")
-    ax.set_xlabel("accepted retrieved tokens (%)")
+    ax.set_xlabel("part of a method's accepted retrieved tokens (all of them: 100 %)")
     legend_below(figure, [ax], columns=2)
     return figure

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Round(NamedTuple):
-    """A round of which every token reached the answer."""
+    """A round, with what it accepted before trimming."""
 
     stage: str
     proposed_draft: int
@@ -26,18 +26,21 @@ class Round(NamedTuple):
 
 
 def rounds_of(m: Measurement) -> Iterator[Round]:
-    """Whole rounds with what was accepted by source; none if the sources are not known.
+    """Rounds with what was accepted by source; none if the sources are not known.
 
-    The first token belongs to no round, and a trimmed round does not say what it accepted.
+    The first token belongs to no round. Of a trimmed round, the last, the answer does not hold all
+    tokens: it accepted what the others did not.
     """
-    at = 1
+    if not m.sources:
+        return
+    at, left = 1, [m.accepted_draft, m.accepted_retrieved]
     parts = zip(m.round_tokens, m.round_stages, m.round_draft, m.round_retrieved, strict=True)
     for size, stage, draft, retrieved in parts:
         letters = m.sources[at : at + size]
         at += size
-        if at > len(m.sources):
-            return
-        yield Round(stage, draft, retrieved, letters.count("d"), letters.count("r"))
+        found = [letters.count("d"), letters.count("r")] if at <= len(m.sources) else left
+        left = [a - b for a, b in zip(left, found, strict=True)]
+        yield Round(stage, draft, retrieved, *found)
 
 
 def accepted_ratios(answers: Iterable[Measurement], source: str) -> dict[str, float]:

@@ -164,12 +164,15 @@ def new_figure(
 
 
 def legend_below(figure: Figure, axes: Sequence[Axes], *, columns: int = 4) -> None:
-    """One legend for all axes, each label once, under the figure. Labels begin with a method."""
+    """One legend for all axes, each label once, under the figure, in the order of methods from left
+    to right. Labels begin with a method."""
     handles: dict[str, Any] = {}
     for ax in axes:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     handles = dict(sorted(handles.items(), key=lambda entry: order_of(entry[0].split()[0])))
+    # matplotlib fills column by column.
+    handles = {k: handles[k] for i in range(columns) for k in list(handles)[i::columns]}
     if handles:
         figure.legend(
             list(handles.values()),
