@@ -137,6 +137,7 @@ class TestHeld:
         with opened(settings(folders, suite), tmp_path / "run"):
             pass
 
+    @pytest.mark.slow
     def test_a_killed_process_holds_nothing(self, tmp_path: Path) -> None:
         code = (
             "import os, signal, sys\n"

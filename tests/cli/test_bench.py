@@ -123,6 +123,7 @@ class TestEnds:
         assert bench().code == 0
         assert len(bench.results.measurements) == 2 * ANSWERS
 
+    @pytest.mark.slow
     def test_a_killed_process_goes_on(self, bench: Bench, tmp_path: Path) -> None:
         """The signal that nobody can catch, in the middle of a line."""
         whole = Bench(bench.run, bench.model, tmp_path / "whole")

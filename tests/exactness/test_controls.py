@@ -163,6 +163,7 @@ def test_comparison_sees_noise_by_call(monkeypatch: Patch) -> None:
     assert compared(engine).mismatches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["likely child", "tied child", "redrawn bonus"])
 def test_law_test_sees_a_walk_that_peeks(monkeypatch: Patch, fault: str) -> None:
     engine = small_engine()

@@ -38,7 +38,12 @@ def engine() -> Iterator[graft.Engine]:
 
 @pytest.mark.parametrize(
     ("prompt", "params", "budget", "tau"),
-    [(0, GREEDY, 16, 1.3), (1, GREEDY, 4, 1.05), (2, SAMPLED, 4, 1.0), (3, SAMPLED, 16, 1.0)],
+    [
+        (2, SAMPLED, 4, 1.0),
+        pytest.param(0, GREEDY, 16, 1.3, marks=pytest.mark.slow),
+        pytest.param(1, GREEDY, 4, 1.05, marks=pytest.mark.slow),
+        pytest.param(3, SAMPLED, 16, 1.0, marks=pytest.mark.slow),
+    ],
 )
 def test_trees_say_what_plain_decoding_says(
     engine: graft.Engine, prompt: int, params: graft.SamplingParams, budget: int, tau: float

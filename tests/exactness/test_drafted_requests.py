@@ -130,7 +130,7 @@ def test_a_prompt_longer_than_chunks_and_blocks(drafter: str) -> None:
 
 
 LENGTHS: list[Any] = [
-    ("eagle3", 600),
+    ("eagle3", 200),
     *(pytest.param(d, n, marks=pytest.mark.slow) for d in DRAFTERS for n in (600, 2000)),
 ]
 

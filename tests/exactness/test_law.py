@@ -53,6 +53,7 @@ def enumerated(target: FakeTarget, params: SamplingParams) -> dict[tuple[int, ..
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LAWS)
 def test_answers_drawn_with_trees_have_the_exact_law(name: str) -> None:
     engine, params = small_engine(), LAWS[name]

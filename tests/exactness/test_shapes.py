@@ -109,6 +109,7 @@ def test_no_more_tokens_can_be_forced_than_the_answer_has() -> None:
         fake_engine(5).continue_ids([1], SamplingParams(max_new_tokens=3), forced=[1, 2, 3])
 
 
+@pytest.mark.slow
 def test_two_thousand_tokens() -> None:
     engine = fake_engine(40, settings=EngineSettings(k=8), sharpness=3.0)
     _compare_long(engine, SamplingParams(temperature=0.8, max_new_tokens=2000))

@@ -228,7 +228,9 @@ def _load(run: TrainRun, world: World, say: Say) -> LoadedModel:
     dtype: Any = run.dtype
     if dtype == "auto":
         dtype = fast_dtype(torch.device("cuda" if cuda else "cpu"))
-    loaded = load_model(**settings, dtype=dtype, cpu_weights="fp32", progress=say)
+    # fp16 kernels are for few rows; bf16 ones lose nothing at many.
+    weights: Any = "auto" if dtype in (torch.bfloat16, "bf16") else "fp32"
+    loaded = load_model(**settings, dtype=dtype, cpu_weights=weights, progress=say)
     loaded.model.requires_grad_(False)
     return loaded
 

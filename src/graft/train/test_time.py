@@ -23,7 +23,7 @@ from torch import Tensor
 from graft.attention import Step
 from graft.drafters.eagle3.head import Eagle3Head
 from graft.train.groups import Group
-from graft.train.soft_loss import soft_loss
+from graft.train.soft_loss import Labels, soft_loss
 from graft.train.teacher import Lesson
 
 
@@ -81,24 +81,24 @@ def training_test(
     _read_prompts(head, fused, words, group, prompt, keys)
     count = answer.shape[1]  # R
     hidden, joined = _take(fused, answer), _take(words, answer + 1)
-    place = torch.arange(count, device=answer.device)
-    loss, right, rows = lesson.wanted.new_zeros(()), [], []
+    place = torch.arange(count, device=answer.device).repeat(len(answer))[lesson.rows]  # [n]
+    outs, taught, rows = [], [], []
     for s in range(steps):
         if s:
             # Row 0 reads the last one: it has no path and learns nothing.
             hidden = head.feedback(hidden.roll(1, 1))
-        step = _step(prompt, answer, group.prompts, s)
-        hidden = head(hidden, joined, answer, step, keys)
-        learning = place.repeat(len(answer))[lesson.rows] >= s  # [n]
-        taught = learning & lesson.named
-        out = head.norm(hidden).flatten(0, 1)[lesson.rows[taught]]
-        part, hits = soft_loss(
-            out, head.lm_head.weight, lesson.wanted[taught], lesson.choice[taught]
-        )
-        loss = loss + decay**s * part
-        right.append(hits.sum())
+        hidden = head(hidden, joined, answer, _step(prompt, answer, group.prompts, s), keys)
+        learning = place >= s
+        taught.append((learning & lesson.named).nonzero().squeeze(1))
+        outs.append(head.norm(hidden).flatten(0, 1)[lesson.rows[taught[s]]])
         rows.append(learning.sum())
-    return Outcome(loss, torch.stack(right), torch.stack(rows))
+    weight = torch.cat(
+        [torch.full_like(n, decay**s, dtype=torch.float) for s, n in enumerate(taught)]
+    )
+    labels = Labels(lesson.wanted, lesson.choice, torch.cat(taught), weight)
+    loss, right = soft_loss(torch.cat(outs), head.lm_head.weight, labels)
+    hits = [part.sum() for part in right.split([len(n) for n in taught])]
+    return Outcome(loss, torch.stack(hits), torch.stack(rows))
 
 
 def _sight(group: Group) -> tuple[Tensor, Tensor]:
