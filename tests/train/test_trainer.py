@@ -120,3 +120,28 @@ def test_records_count_tokens_and_steps(tmp_path: Path) -> None:
     records = list(make_trainer(tmp_path, answers).run())
     assert [record.step for record in records] == list(range(1, len(records) + 1))
     assert records[-1].tokens == 4 * sum(len(a.answer_ids) - 1 for a in answers)
+
+
+def test_a_step_that_is_broken_off_halfway_is_not_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the weights would be moved: the checkpoint before it stays the last."""
+    whole = make_trainer(tmp_path / "whole", mixed())
+    list(whole.run())
+    part = make_trainer(tmp_path / "part", mixed())
+    steps = part.run()
+    next(steps)
+    part.save()
+
+    def broken_off(rate: float) -> float:
+        next(iter(part.weights.values())).add_(1)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(part._optimizer, "step", broken_off)
+    with pytest.raises(KeyboardInterrupt):
+        next(steps)
+    part.save()
+    again = make_trainer(tmp_path / "part", mixed())
+    assert again.done == 1
+    list(again.run())
+    assert all(torch.equal(again.weights[n], w) for n, w in whole.weights.items())

@@ -50,6 +50,16 @@ class TrainLog:
         return self.path.read_text(encoding="utf-8")
 
 
+def facts_in(path: Path) -> dict[str, Any]:
+    """The facts that a log begins with; nothing where there is none."""
+    try:
+        with path.open(encoding="utf-8") as stream:
+            found = json.loads(stream.readline())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def _short(value: Any) -> Any:
     """Floats to six digits."""
     if isinstance(value, float):

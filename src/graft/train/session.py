@@ -23,7 +23,7 @@ from graft.train.dataset import Dataset, read_dataset
 from graft.train.evaluation import Trees, accuracy_of, tau_of
 from graft.train.fast_dtype import fast_dtype
 from graft.train.groups import make_groups, padding
-from graft.train.log import TrainLog
+from graft.train.log import TrainLog, facts_in
 from graft.train.settings import TrainSettings
 from graft.train.start import Start, running_copy, start_from, start_new
 from graft.train.teacher import Teacher
@@ -125,9 +125,7 @@ class Session:
             folder=run.work,
             world=self.world,
         )
-        self.log = TrainLog(
-            run.work / "log.jsonl", self.facts, self.trainer.done, writes=self.world.leads
-        )
+        self.log = TrainLog(_log_of(run), self.facts, self.trainer.done, writes=self.world.leads)
 
     def steps(self) -> Iterator[Progress]:
         """Train; a checkpoint is there whenever this is left, however it is left."""
@@ -227,12 +225,18 @@ def _load(run: TrainRun, world: World, say: Say) -> LoadedModel:
     cuda = torch.cuda.is_available() if wanted == "auto" else str(wanted).startswith("cuda")
     dtype: Any = run.dtype
     if dtype == "auto":
-        dtype = fast_dtype(torch.device("cuda" if cuda else "cpu"))
+        # A run goes on in the dtype that it began in, whatever is faster at this moment.
+        place = torch.device("cuda" if cuda else "cpu")
+        dtype = facts_in(_log_of(run)).get("dtype") or fast_dtype(place)
     # fp16 kernels are for few rows; bf16 ones lose nothing at many.
-    weights: Any = "auto" if dtype in (torch.bfloat16, "bf16") else "fp32"
+    weights: Any = "auto" if dtype in (torch.bfloat16, "bf16", "bfloat16") else "fp32"
     loaded = load_model(**settings, dtype=dtype, cpu_weights=weights, progress=say)
     loaded.model.requires_grad_(False)
     return loaded
+
+
+def _log_of(run: TrainRun) -> Path:
+    return run.work / "log.jsonl"
 
 
 def _data(run: TrainRun, loaded: LoadedModel) -> Dataset:

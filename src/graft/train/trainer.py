@@ -58,6 +58,10 @@ class Trainer:
         groups: answers that go through the models together.
         facts: what the run is; a checkpoint of another run is refused.
         folder: of checkpoints.
+
+    Attributes:
+        done, total: optimiser steps. tokens: answer tokens learnt from.
+        sound: the weights are those after `done` steps; not so where one was broken off halfway.
     """
 
     def __init__(
@@ -77,6 +81,7 @@ class Trainer:
         self.settings = settings
         self.total = total_steps(len(groups), settings.groups_per_step, settings.epochs)
         self.done = self.tokens = 0
+        self.sound = True
         self._teacher, self._embed, self._groups = teacher, embed, groups
         self._facts, self._folder = dict(facts), folder
         self._world = world or World()
@@ -98,8 +103,8 @@ class Trainer:
             yield self._step(indices)
 
     def save(self) -> None:
-        """Write a checkpoint of what has been done."""
-        if self._world.leads:
+        """Write a checkpoint of what has been done; none of a step that was broken off halfway."""
+        if self._world.leads and self.sound:
             facts = {**self._facts, "tokens": self.tokens}
             save_checkpoint(self._folder, self.done, facts, self._optimizer.state())
         self._world.wait()
@@ -132,9 +137,11 @@ class Trainer:
             warm_up=settings.warm_up,
             cool_down=settings.cool_down,
         )
+        self.sound = False
         norm = self._optimizer.step(rate)
         self.done += 1
         self.tokens += rows
+        self.sound = True
         loss, *counts = sums.tolist()
         right, seen = counts[: settings.test_steps], counts[settings.test_steps :]
         return StepRecord(
