@@ -143,7 +143,7 @@ def test_long_answers(drafter: str, count: int) -> None:
     found = compare(made, PROMPTS[1:2], params, policy="graft", budget=16)
     assert_same(found)
     assert found.tokens == count
-    assert sum(p.accepted for p in found.prompts) > 40
+    assert sum(p.accepted for p in found.prompts) > min(count // 15, 40)
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
