@@ -32,7 +32,7 @@ from torch.nn import functional
 from torch.utils import _pytree
 from transformers.pytorch_utils import Conv1D
 
-from graft.pack_report import PackReport
+from graft.pack_report import PackReport, obstacle
 
 __all__ = ["CpuWeights", "PackReport", "PackedLinear", "pack_linears"]
 
@@ -241,12 +241,7 @@ class PackedLinear(nn.Module):
 
 
 def _obstacle(module: nn.Module) -> str | None:
-    """Why `module` cannot be replaced, whatever its values."""
-    hooked = "forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks
-    if hooked or module._parameters.get("weight") is None:
-        return "hooked, or its weight is computed"
-    fits = all(p.device.type == "cpu" and p.dtype == torch.float32 for p in module.parameters())
-    return None if fits else "not fp32 on the CPU"
+    return obstacle(module, torch.float32, "fp32")
 
 
 def _require_range(linears: dict[nn.Module, list[str]]) -> None:

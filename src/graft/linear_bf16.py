@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from graft.pack_report import PackReport
+from graft.pack_report import PackReport, obstacle
 
 ROWS = 64  # that the layout is chosen for
 
@@ -77,8 +77,8 @@ def pack_bf16(model: nn.Module) -> PackReport:
     for path, module in list(model.named_modules(remove_duplicate=False)):
         if not path or type(module) is not nn.Linear:
             continue
-        if (obstacle := _obstacle(module)) is not None:
-            kept.append(f"{path}: {obstacle}")
+        if (reason := obstacle(module, torch.bfloat16, "bf16")) is not None:
+            kept.append(f"{path}: {reason}")
             continue
         if module not in made:
             made[module] = Bf16Linear(module)
@@ -100,14 +100,6 @@ def missing_kernel() -> str | None:
     expected = rows.float() @ weight.float().T
     fine = torch.allclose(found.float(), expected, rtol=0.02, atol=0.1)
     return None if fine else "the bf16 kernel gives wrong results"
-
-
-def _obstacle(module: nn.Linear) -> str | None:
-    hooked = "forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks
-    if hooked or module._parameters.get("weight") is None:
-        return "hooked, or its weight is computed"
-    fits = module.weight.is_cpu and module.weight.dtype == torch.bfloat16
-    return None if fits else "not bf16 on the CPU"
 
 
 def _version(weight: Tensor) -> int | None:

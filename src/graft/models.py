@@ -40,6 +40,7 @@ __all__ = [
     "ModelError",
     "list_models",
     "load_model",
+    "parse_dtype",
 ]
 
 ALIASES = (SMOLLM2,)
@@ -121,7 +122,7 @@ def load_model(
         cpu_weights = "fp32" if cpu_weights == "auto" else cpu_weights
         name, source = _object_name(loaded.model), f"{type(loaded.model).__name__} object"
     else:
-        place, kind = _device(device), _dtype(dtype)
+        place, kind = _device(device), parse_dtype(dtype)
         if kind is None and place.type == "cpu":
             kind = torch.float32
         loaded, name, source = _read(model, kind, tokenizer, progress)
@@ -157,7 +158,12 @@ def _device(device: str | torch.device) -> torch.device:
     return place
 
 
-def _dtype(dtype: str | torch.dtype) -> torch.dtype | None:
+def parse_dtype(dtype: str | torch.dtype) -> torch.dtype | None:
+    """The dtype that a name means; None for "auto".
+
+    Raises:
+        ModelError: for another name.
+    """
     if dtype == "auto":
         return None
     found = _DTYPES.get(dtype) if isinstance(dtype, str) else dtype

@@ -13,6 +13,7 @@ import typer
 from graft import models
 from graft.cli import app
 from graft.cli import options as o
+from graft.drafters.eagle3.save import FORMATS
 from graft.engine import Engine
 from graft.grafting import Dedup
 from graft.sampling_params import SamplingParams
@@ -144,8 +145,9 @@ def test_choices_are_the_librarys() -> None:
     assert set(o.MatrixScope) == set(get_args(MatrixScope))
     assert set(o.Dedup) == set(get_args(Dedup))
     assert set(o.CpuWeights) == set(models.CPU_WEIGHTS)
-    for dtype in o.Dtype:
-        models._dtype(str(dtype))
+    assert set(o.HeadFormat) == set(FORMATS)
+    for dtype in (*o.Dtype, *o.SaveDtype):
+        models.parse_dtype(str(dtype))
 
 
 def test_every_setting_of_an_engine_has_an_option_or_a_reason() -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from graft.cli.train import data_command, head_command
 from graft.drafters.eagle3.facts import TargetFacts
 from graft.drafters.eagle3.loader import load_head
 from graft.train.data_folder import read_answers
+from graft.train.distill import DistillSettings
+from graft.train.evaluation import Trees
+from graft.train.settings import TrainSettings
 from tests.cli.helpers import Command
 
 HEAD = ("--draft-vocab", "200", "--test-steps", "3", "--epochs", "3", "--group-tokens", "128")
@@ -92,6 +98,17 @@ def test_a_head_is_trained_on(run: Command, model: str, data: Path, tmp_path: Pa
         for n in "ab"
     ]
     assert logs[1][1]["loss"] < logs[0][1]["loss"]
+
+
+def test_defaults_are_the_librarys() -> None:
+    """They stand in the commands' signatures too, for the help."""
+    for command, settings in ((data_command, DistillSettings()), (head_command, TrainSettings())):
+        shown = inspect.signature(command).parameters
+        for name, value in asdict(settings).items():
+            assert shown[name].default == value, name
+    assert inspect.signature(head_command).parameters["trees"].default == ",".join(
+        map(str, asdict(Trees()).values())
+    )
 
 
 def test_mistakes_are_one_line(run: Command, model: str, data: Path, tmp_path: Path) -> None:

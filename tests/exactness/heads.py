@@ -34,6 +34,7 @@ from graft.drafters.eagle3 import head as head_module
 from graft.drafters.eagle3.config import Eagle3Config
 from graft.drafters.eagle3.head import Eagle3Head
 from graft.target import TransformersTarget
+from graft.train.test_time import PathKeys
 from tests import tiny_models
 from tests.exactness import cases
 from tests.exactness.cases import ALONE, SETTINGS
@@ -124,23 +125,6 @@ def texts(family: str) -> list[Text]:
     return out
 
 
-class _Keys:
-    """Keys and values of all steps so far, in a form that gradients pass through."""
-
-    def __init__(self) -> None:
-        self._held: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def begin(self, step: Step) -> None:
-        pass
-
-    def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        if layer in self._held:
-            old_keys, old_values = self._held[layer]
-            keys, values = torch.cat([old_keys, keys], 2), torch.cat([old_values, values], 2)
-        self._held[layer] = keys, values
-        return keys, values
-
-
 def train(head: Eagle3Head, family: str, known: Sequence[Text], epochs: int = EPOCHS) -> None:
     """Let `head` learn these texts by heart."""
     longest = max(len(prompt) + len(answer) for prompt, answer in known)
@@ -171,7 +155,7 @@ def train(head: Eagle3Head, family: str, known: Sequence[Text], epochs: int = EP
 
 def _loss(head: Eagle3Head, features: Tensor, words: Tensor, names: Tensor) -> Tensor:
     batch, count = names.shape
-    keys: Any = _Keys()
+    keys: Any = PathKeys()
     place = torch.arange(count)
     square = torch.ones(count, count, dtype=torch.bool)
     hidden, loss = head.fuse(features), torch.zeros(())

@@ -181,9 +181,9 @@ def test_a_wrong_input_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> 
     elif fault == "no roll":
         monkeypatch.setattr(torch.Tensor, "roll", lambda self, *args: self)
     else:
-        true = test_time._take
+        true = test_time.rows_at
         monkeypatch.setattr(
-            test_time, "_take", lambda rows, index: true(rows, (index - 1).clamp(min=0))
+            test_time, "rows_at", lambda rows, index: true(rows, (index - 1).clamp(min=0))
         )
     if fault == "no feedback":
         head = tiny_head()

@@ -92,7 +92,7 @@ def data_command(
     items = read_suite(prompts, limit=limit)
     engine = load_engine({**context.params, "policy": "plain", "max_batch": batch}, quiet=quiet)
     writer = DataWriter(out, _manifest(engine, items, settings))
-    left_out = tokens = 0
+    left_out, tokens = 0, sum(len(answer.answer_ids) for answer in writer.done)
     try:
         with held_warnings(quiet=quiet), bar("answers", quiet=quiet) as show:
             for told in distill(engine, items, writer, settings):
@@ -230,8 +230,7 @@ def head_command(
 
 def _run(values: Mapping[str, Any]) -> TrainRun:
     """The run that the options describe."""
-    import torch
-
+    from graft.models import parse_dtype
     from graft.train.evaluation import Trees
     from graft.train.session import TrainRun
     from graft.train.settings import TrainSettings
@@ -242,7 +241,8 @@ def _run(values: Mapping[str, Any]) -> TrainRun:
     if len(trees) != len(Trees.__dataclass_fields__) or min(trees) < 1:
         raise ValueError(f"--trees {values['trees']!r}: five whole numbers above 0 are needed")
     layers = values["feature_layers"]
-    dtypes = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
+    save_dtype = parse_dtype(str(values["save_dtype"]))
+    assert save_dtype is not None, "auto is none of the choices"
     out = values["out"]
     return TrainRun(
         data=values["data"],
@@ -253,7 +253,7 @@ def _run(values: Mapping[str, Any]) -> TrainRun:
         dtype=str(values["dtype"]),
         base=values["base"],
         feature_layers=numbers("feature-layers", layers, int) if layers else None,
-        save_dtype=dtypes[str(values["save_dtype"])],
+        save_dtype=save_dtype,
         format=str(values["format_"]),  # type: ignore[arg-type]
         save_every=values["save_every"],
         evaluate_every=values["evaluate_every"],

@@ -60,13 +60,12 @@ class DataWriter:
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
+        self.manifest, self.done = manifest, list[Answer]()
         if (folder / _NAME).exists():
             self.manifest = _same(read_manifest(folder), manifest, folder)
+            self.done = list(read_answers(folder))
         elif any(folder.iterdir()):
             raise ValueError(f"{folder} holds other things than answers; give another folder")
-        else:
-            self.manifest = manifest
-        self.done = list(read_answers(folder)) if (folder / _NAME).exists() else []
         self._number = len(self.manifest.shards)
         tail = self._path(self._number)
         self._count = _mend(tail) if tail.exists() else 0

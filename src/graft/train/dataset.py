@@ -12,7 +12,7 @@ from pathlib import Path
 
 from graft.train.answers import Answer
 from graft.train.data_folder import read_answers, read_file, read_manifest
-from graft.train.settings import LENGTH, TrainSettings
+from graft.train.settings import TrainSettings
 
 HELD_SHARE = 5  # of as many prompts one is held out at most
 
@@ -118,7 +118,7 @@ def _fit(answer: Answer, settings: TrainSettings) -> tuple[str | None, Answer | 
     """What becomes of an answer, and what is left of it."""
     if answer.repeated > settings.looping:
         return "looping", None
-    room = (settings.max_length or LENGTH) - len(answer.prompt_ids)
+    room = settings.length - len(answer.prompt_ids)
     if room < 2:
         return "long", None
     if len(answer.answer_ids) < 2:

@@ -17,7 +17,6 @@ from typing import NamedTuple
 from graft.bench.conversation import turn_ids
 from graft.bench.item import Item
 from graft.engine import Engine
-from graft.request import Request
 from graft.sampling_params import SamplingParams
 from graft.train.answers import Answer
 from graft.train.data_folder import DataWriter
@@ -94,8 +93,8 @@ def distill(
 class _Asked(NamedTuple):
     item: Item
     turn: int
-    temperature: float
-    request: Request
+    prompt: list[int]
+    params: SamplingParams
 
 
 def _ask(
@@ -105,7 +104,7 @@ def _ask(
     known: dict[tuple[str, str, int], Answer],
     settings: DistillSettings,
 ) -> list[_Asked]:
-    """Requests, longest prompts first; items without room, or without an answer before, are out."""
+    """What to ask, longest prompts first; not items without room, or without an answer before."""
     prompts = []
     for item in items:
         before = [known.get((item.task, item.id, t)) for t in range(turn)]
@@ -118,37 +117,34 @@ def _ask(
     fitting = [(i, p) for i, p in prompts if all(len(p) <= limit for limit in limits)]
     fitting.sort(key=lambda pair: -len(pair[1]))
     asked = []
-    for index, (item, prompt) in enumerate(fitting):
+    for item, prompt in fitting:
         number = _number(item, turn, settings.seed)
         temperature = settings.temperature if number % 10_000 < 10_000 * settings.sampled else 0.0
         params = SamplingParams(
             temperature=temperature, max_new_tokens=settings.max_new_tokens, seed=number >> 16
         )
-        request = engine.request(index, prompt, params, row=0)
-        # Nobody reads the text.
-        request = replace(request, decode=lambda ids: "")
-        asked.append(_Asked(item, turn, temperature, request))
+        asked.append(_Asked(item, turn, prompt, params))
     return asked
 
 
 def _answers(engine: Engine, asked: Sequence[_Asked]) -> Iterator[Answer]:
     """Answers as they end."""
     for some in _together(asked, engine.settings.max_batch):
-        requests = [replace(one.request, index=i) for i, one in enumerate(some)]
+        made = (engine.request(i, one.prompt, one.params, row=0) for i, one in enumerate(some))
+        requests = [replace(request, decode=lambda ids: "") for request in made]  # nobody reads it
         for token in engine.run(requests, policy="plain"):
             if token.finish_reason is not None:
-                one, request = some[token.request], requests[token.request]
-                ids = [drawn.token for drawn in request.drawn]
-                yield Answer(
-                    one.item.task, one.item.id, one.turn, one.temperature, request.prompt, ids
-                )
+                one = some[token.request]
+                ids = [drawn.token for drawn in requests[token.request].drawn]
+                heat = one.params.temperature
+                yield Answer(one.item.task, one.item.id, one.turn, heat, one.prompt, ids)
 
 
 def _together(asked: Sequence[_Asked], batch: int) -> Iterator[list[_Asked]]:
-    """Requests of like length, so that the cache has no more room than they need."""
+    """Prompts of like length, so that the cache has no more room than they need."""
     buckets: dict[int, list[_Asked]] = {}
     for one in asked:
-        length = len(one.request.prompt) + one.request.limit
+        length = len(one.prompt) + one.params.max_new_tokens
         buckets.setdefault(length.bit_length(), []).append(one)
     for size, bucket in buckets.items():
         fits = ROOM >> size

@@ -29,12 +29,6 @@ class Group(NamedTuple):
     prompts: Tensor
     answers: Tensor
 
-    @property
-    def rows(self) -> int:
-        """Rows of the head that have something to learn: all tokens of an answer but its first,
-        which the target draws itself."""
-        return int((self.answers - 1).sum())
-
     def to(self, device: torch.device) -> Group:
         return Group(*(tensor.to(device) for tensor in self))
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from graft.drafters.eagle3.head import Eagle3Head
 from graft.drafters.eagle3.save import HeadFormat, check_place, save_head
 from graft.models import LoadedModel, load_model
 from graft.target import TransformersTarget
@@ -25,7 +24,7 @@ from graft.train.fast_dtype import fast_dtype
 from graft.train.groups import make_groups, padding
 from graft.train.log import TrainLog, facts_in
 from graft.train.settings import TrainSettings
-from graft.train.start import Start, running_copy, start_from, start_new
+from graft.train.start import Start, head_of, running_copy, start_from, start_new
 from graft.train.teacher import Teacher
 from graft.train.trainer import StepRecord, Trainer
 from graft.train.world import World
@@ -107,13 +106,14 @@ class Session:
         self.teacher = Teacher(self.target, ids, self.loaded.token_count)
         self._embed: Any = self.head.embed_tokens or self.loaded.model.get_input_embeddings()
         groups = make_groups(self.data.train, settings.group_tokens)
+        covered = start.coverage(self.data.train)
         self.findings = [
             self.data.told(),
             f"the draft vocabulary of {len(ids):,} tokens covers "
-            f"{start.coverage(self.data.train):.2%} of the answers' tokens",
+            f"{covered:.2%} of the answers' tokens",
             f"{len(groups):,} groups of answers, {padding(groups):.1%} of their tokens are padding",
         ]
-        self.facts = _facts(run, self.loaded, self.data, start)
+        self.facts = _facts(run, self.loaded, self.data, start, covered)
         self.trainer = Trainer(
             self.head,
             start.weights,
@@ -167,15 +167,13 @@ class Session:
         if not self.world.leads:
             return self.run.out
         kind = self.run.save_dtype
-        weights = {n: w.detach().cpu().to(kind) for n, w in self.trainer.weights.items()}
-        if bad := [name for name, weight in weights.items() if not torch.isfinite(weight).all()]:
+        weights = {name: weight.detach().cpu() for name, weight in self.trainer.weights.items()}
+        head = head_of(Start(self.head.config, weights, self.head.target_ids.cpu()), kind)
+        if bad := [name for name, w in head.named_parameters() if not torch.isfinite(w).all()]:
             raise ValueError(
                 f"{bad[0]} has values that {kind} cannot hold: training has diverged (lower "
                 "--rate), or save in another dtype"
             )
-        head = Eagle3Head(self.head.config)
-        ids = self.head.target_ids.cpu()
-        head.load_state_dict({**weights, "target_ids": ids}, strict=True, assign=True)
         return save_head(
             self.run.out,
             head,
@@ -251,7 +249,9 @@ def _start(run: TrainRun, loaded: LoadedModel, data: Dataset) -> Start:
     return start_new(loaded, data.train, run.settings, run.feature_layers)
 
 
-def _facts(run: TrainRun, loaded: LoadedModel, data: Dataset, start: Start) -> dict[str, Any]:
+def _facts(
+    run: TrainRun, loaded: LoadedModel, data: Dataset, start: Start, covered: float
+) -> dict[str, Any]:
     """What makes the run this run and no other."""
     return {
         "model": loaded.name,
@@ -263,7 +263,7 @@ def _facts(run: TrainRun, loaded: LoadedModel, data: Dataset, start: Start) -> d
         "answer_tokens": data.tokens,
         "data": data.digest,
         "looping_left_out": data.looping,
-        "coverage": round(start.coverage(data.train), 4),
+        "coverage": round(covered, 4),
         "parameters": sum(weight.numel() for weight in start.weights.values()),
         **asdict(run.settings),
     }

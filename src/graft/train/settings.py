@@ -85,6 +85,11 @@ class TrainSettings:
                 "together 1 at most"
             )
 
+    @property
+    def length(self) -> int:
+        """The length that holds where nothing is known of the target."""
+        return self.max_length or LENGTH
+
     def within(self, context: int | None) -> TrainSettings:
         """With a length that holds.
 
@@ -95,7 +100,7 @@ class TrainSettings:
             ValueError: for a length beyond it.
         """
         if self.max_length is None:
-            return replace(self, max_length=min(LENGTH, context or LENGTH))
+            return replace(self, max_length=min(self.length, context or self.length))
         if context is not None and self.max_length > context:
             raise ValueError(
                 f"max_length={self.max_length}, but the model holds {context} tokens: lower it"

@@ -27,7 +27,7 @@ from graft.drafters.eagle3.target_facts import facts_of
 from graft.models import LoadedModel
 from graft.target import decoder_layers
 from graft.train.answers import Answer
-from graft.train.settings import LENGTH, TrainSettings
+from graft.train.settings import TrainSettings
 from graft.train.vocabulary import choose_vocabulary, coverage
 
 STD = 0.02  # of weights that nothing is known about
@@ -74,7 +74,7 @@ def start_new(
         layers=wanted,
         vocab_size=loaded.vocab_size,
         draft_vocab_size=len(ids),
-        max_length=settings.max_length or LENGTH,
+        max_length=settings.length,
         window=settings.window,
     )
     return Start(config, _first_weights(config, loaded.model, ids, settings.seed), ids)
@@ -94,11 +94,16 @@ def start_from(base: str, loaded: LoadedModel) -> Start:
 
 def running_copy(start: Start, model: PreTrainedModel) -> Eagle3Head:
     """The head in its target's dtype, on its device."""
+    return head_of(start, model.dtype).to(model.device)
+
+
+def head_of(start: Start, dtype: torch.dtype) -> Eagle3Head:
+    """The head on the CPU, its weights in `dtype`; not its rotary table, which to(dtype) rounds."""
     head = Eagle3Head(start.config)
-    weights = {name: weight.to(model.dtype) for name, weight in start.weights.items()}
+    weights = {name: weight.to(dtype) for name, weight in start.weights.items()}
     state = {**weights, "target_ids": start.target_ids}
     head.load_state_dict(state, strict=True, assign=True)
-    return head.to(model.device)
+    return head
 
 
 def default_layers(count: int) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ It knows the target; not the head, not the loss.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -58,7 +58,6 @@ class Teacher:
         self.target = target
         device = target.device
         model = target.model
-        self._body: Callable[..., Tensor] = model.base_model
         weight = model.get_output_embeddings().weight.detach()
         bias = getattr(model.get_output_embeddings(), "bias", None)
         inside = torch.zeros(len(weight), dtype=torch.bool, device=device)
@@ -100,25 +99,24 @@ class Teacher:
 
     def _run(self, tokens: Tensor) -> Tensor:
         """Hidden states [B, L, H] as the output layer reads them."""
+        hidden: Tensor = self._forward(self.target.model.base_model, tokens).last_hidden_state
+        return hidden
+
+    def _forward(self, module: Callable[..., Any], tokens: Tensor) -> Any:
+        """The model, or its body, over texts [B, L] that begin with their first tokens."""
         batch, length = tokens.shape
         step = Step.chain(0, [0] * batch, length, tokens.device)
         with self.target.attention(NAME):
-            out = self._body(
+            return module(
                 input_ids=tokens, position_ids=step.depths, use_cache=False, graft_step=step
             )
-        hidden: Tensor = out.last_hidden_state  # type: ignore[attr-defined]
-        return hidden
 
     @torch.no_grad()
     def _check(self, weight: Tensor, bias: Tensor | None) -> None:
         """Refuse a model that caps or scales its logits: its distribution would be another."""
         tokens = torch.arange(4, device=weight.device).unsqueeze(0)
         expected = torch.nn.functional.linear(self._run(tokens), weight, bias)
-        step = Step.chain(0, [0], 4, weight.device)
-        with self.target.attention(NAME):
-            found = self.target.model(
-                input_ids=tokens, position_ids=step.depths, use_cache=False, graft_step=step
-            ).logits
+        found = self._forward(self.target.model, tokens).logits
         gap = (found - expected).abs().max() / expected.abs().max().clamp(min=1e-6)
         if not gap < _TOLERANCE:
             raise ValueError(

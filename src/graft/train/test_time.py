@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from graft.attention import Step
-from graft.drafters.eagle3.head import Eagle3Head
+from graft.drafters.eagle3.head import Eagle3Head, rows_at
 from graft.train.groups import Group
 from graft.train.soft_loss import Labels, soft_loss
 from graft.train.teacher import Lesson
@@ -80,7 +80,7 @@ def training_test(
     prompt, answer = _sight(group)
     _read_prompts(head, fused, words, group, prompt, keys)
     count = answer.shape[1]  # R
-    hidden, joined = _take(fused, answer), _take(words, answer + 1)
+    hidden, joined = rows_at(fused, answer), rows_at(words, answer + 1)
     place = torch.arange(count, device=answer.device).repeat(len(answer))[lesson.rows]  # [n]
     outs, taught, rows = [], [], []
     for s in range(steps):
@@ -135,8 +135,3 @@ def _step(prompt: Tensor, answer: Tensor, prompts: Tensor, s: int) -> Step:
     known = (prompt < prompts.unsqueeze(1) - 1).unsqueeze(1).expand(-1, count, -1)
     depths = torch.cat([prompt.expand(batch, -1), *[answer] * (s + 1)], 1)
     return Step(0, [0] * batch, torch.cat([known, steps], 2), depths)
-
-
-def _take(rows: Tensor, index: Tensor) -> Tensor:
-    """rows [B, L, H] at index [B, R]: [B, R, H]."""
-    return rows.gather(1, index.unsqueeze(2).expand(-1, -1, rows.shape[2]))

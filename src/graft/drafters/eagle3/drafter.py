@@ -25,7 +25,7 @@ from graft.attention import Step
 from graft.beam import Frontier, search
 from graft.cache import KVCache, LayerShape, RowShape
 from graft.drafters.base import Draft
-from graft.drafters.eagle3.head import Eagle3Head
+from graft.drafters.eagle3.head import Eagle3Head, rows_at
 from graft.pruning import DraftPlan
 from graft.upload import upload
 
@@ -110,7 +110,7 @@ class Eagle3Drafter:
         begin = (length - 1).unsqueeze(1)  # the same numbers, on the device
 
         def expand(frontier: Frontier) -> Tensor:
-            features = self.head.feedback(_rows(self._hidden, frontier.parents))
+            features = self.head.feedback(rows_at(self._hidden, frontier.parents))
             step = Step(0, starts, frontier.visible, frontier.depths)
             positions = (begin + frontier.depth - 1).expand_as(frontier.tokens)
             words = self._words(frontier.tokens, features)
@@ -158,7 +158,7 @@ class Eagle3Drafter:
         self.cache.commit(0, [range(1, count) for count in counts])
         self._waiting[:batch] = [rows[:0] for rows in waiting]
         last = upload(counts, history.device) - 1
-        return _rows(hidden, last.unsqueeze(1)).squeeze(1)
+        return rows_at(hidden, last.unsqueeze(1)).squeeze(1)
 
     def _run(
         self,
@@ -196,8 +196,3 @@ class Eagle3Drafter:
 
     def _target_ids(self, ids: Tensor) -> Tensor:
         return self.head.target_ids[ids]
-
-
-def _rows(hidden: Tensor, index: Tensor) -> Tensor:
-    """hidden [B, n, H] at index [B, m]: [B, m, H]."""
-    return hidden.gather(1, index.unsqueeze(2).expand(-1, -1, hidden.shape[2]))
