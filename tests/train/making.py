@@ -43,10 +43,10 @@ def tiny_loaded(family: str = "llama", **changes: Any) -> LoadedModel:
     return load_model(model, tokenizer=tiny_tokenizer())
 
 
-def tiny_teacher(loaded: LoadedModel, head: Eagle3Head) -> Teacher:
+def tiny_teacher(loaded: LoadedModel, head: Eagle3Head, memory: int = 0) -> Teacher:
     """Teaches a head's vocabulary."""
     target = TransformersTarget(loaded.model, feature_layers=head.config.feature_layers)
-    return Teacher(target, head.target_ids, loaded.token_count)
+    return Teacher(target, head.target_ids, loaded.token_count, memory)
 
 
 def random_lesson(group: Group, head: Eagle3Head, seed: int = 0) -> Lesson:

@@ -50,3 +50,43 @@ def test_a_model_that_caps_its_logits_is_refused() -> None:
     target = TransformersTarget(loaded.model, feature_layers=LAYERS)
     with pytest.raises(ValueError, match="changes its logits"):
         Teacher(target, torch.arange(10), TOKENS)
+
+
+def memorising(monkeypatch: pytest.MonkeyPatch, memory: int) -> tuple[Teacher, list[int]]:
+    """A teacher with memory, and the sizes of the groups that its target has read."""
+    target = TransformersTarget(tiny_loaded().model, feature_layers=LAYERS)
+    teacher = Teacher(target, torch.arange(40), TOKENS, memory)
+    read: list[int] = []
+    run = teacher._run
+
+    def counted(tokens: torch.Tensor) -> torch.Tensor:
+        read.append(tokens.numel())
+        return run(tokens)
+
+    monkeypatch.setattr(teacher, "_run", counted)
+    return teacher, read
+
+
+def test_what_is_kept_is_said_again_bit_for_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    teacher, read = memorising(monkeypatch, 1 << 30)
+    groups = [collate(ANSWERS), collate(ANSWERS[:2])]
+    lessons = [teacher.teach(group, i) for i, group in enumerate(groups)]
+    assert len(read) == 2
+    for i, group in enumerate(groups):
+        for again in (teacher.teach(group, i), Teacher.teach(teacher, group)):
+            for field, found, expected in zip(again._fields, again, lessons[i], strict=True):
+                assert torch.equal(found, expected), field
+    assert len(read) == 4  # those without a key
+
+
+def test_memory_holds_what_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = collate(ANSWERS)
+    size = memorising(monkeypatch, 0)[0]._hear(group).nbytes
+    for room, asked in ((0, 3), (size - 1, 3), (size, 1), (2 * size - 1, 1)):
+        teacher, read = memorising(monkeypatch, room)
+        for _ in range(3):
+            teacher.teach(group, 0)
+        assert len(read) == asked, room
+        teacher.teach(group, 1)
+        teacher.teach(group, 1)
+        assert len(read) == asked + 2, room

@@ -37,12 +37,13 @@ def make_trainer(
     answers: Sequence[Answer],
     settings: TrainSettings = SETTINGS,
     loaded: LoadedModel | None = None,
+    memory: int = 0,
     **facts: Any,
 ) -> Trainer:
     loaded = loaded or tiny_loaded()
     start = start_new(loaded, answers, settings, None)
     head = running_copy(start, loaded.model)
-    teacher: Teacher = tiny_teacher(loaded, head)
+    teacher: Teacher = tiny_teacher(loaded, head, memory)
     embed = loaded.model.get_input_embeddings()
     assert embed is not None
     groups = make_groups(answers, settings.group_tokens)
@@ -82,6 +83,17 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, stop: int) ->
     assert again.weights.keys() == whole.weights.keys()
     for name, weight in whole.weights.items():
         assert torch.equal(again.weights[name], weight), name
+
+
+@pytest.mark.parametrize("memory", [5000, 1 << 30])
+def test_a_teacher_that_remembers_changes_nothing(tmp_path: Path, memory: int) -> None:
+    """Neither where it remembers some groups, nor all."""
+    expected, found = (
+        make_trainer(tmp_path / str(size), mixed(), memory=size) for size in (0, memory)
+    )
+    assert strip(list(found.run())) == strip(list(expected.run()))
+    for name, weight in expected.weights.items():
+        assert torch.equal(found.weights[name], weight), name
 
 
 def test_the_comparison_notices_a_lost_moment(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from graft.cli.bars import bar
 from graft.cli.loading import load_engine, numbers
 from graft.cli.notes import held_warnings, note, progress_notes
 from graft.cli.shared import MODEL, shares
+from graft.heap import keep_freed_memory
 
 if TYPE_CHECKING:
     from graft.bench.item import Item
@@ -41,6 +42,8 @@ train_app = typer.Typer(help="Train an EAGLE-3 head for a model, on its own answ
 def _train(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
+    else:
+        keep_freed_memory()
 
 
 def _option(*names: str, panel: str, help: str, **more: Any) -> Any:
@@ -208,6 +211,16 @@ def head_command(
         o.Dtype,
         _option("--dtype", panel=_HOW, help="auto takes the faster one here of fp32 and bf16."),
     ] = o.Dtype.auto,
+    teacher_memory: Annotated[
+        float,
+        _option(
+            "--teacher-memory",
+            metavar="GIB",
+            panel=_HOW,
+            min=0,
+            help="Memory for what the model said of the data: later epochs need not ask again.",
+        ),
+    ] = 4.0,
     quiet: o.Quiet = False,
 ) -> None:
     """Train a head on the model's answers, by training-time test."""
@@ -258,6 +271,7 @@ def _run(values: Mapping[str, Any]) -> TrainRun:
         save_every=values["save_every"],
         evaluate_every=values["evaluate_every"],
         trees=Trees(*trees),
+        teacher_memory=int(values["teacher_memory"] * (1 << 30)),
     )
 
 

@@ -48,6 +48,7 @@ class TrainRun:
         log_every, save_every, evaluate_every: optimiser steps; evaluate_every 0 is at the end
             alone.
         trees: how tau is measured.
+        teacher_memory: bytes for what the target said of groups, kept from one epoch to the next.
     """
 
     data: Sequence[Path]
@@ -64,6 +65,7 @@ class TrainRun:
     save_every: int = 200
     evaluate_every: int = 0
     trees: Trees = field(default_factory=Trees)
+    teacher_memory: int = 0
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class Session:
         )
         ids = start.target_ids.to(self.target.device)
         self.head = running_copy(start, self.loaded.model)
-        self.teacher = Teacher(self.target, ids, self.loaded.token_count)
+        self.teacher = Teacher(self.target, ids, self.loaded.token_count, run.teacher_memory)
         self._embed: Any = self.head.embed_tokens or self.loaded.model.get_input_embeddings()
         groups = make_groups(self.data.train, settings.group_tokens)
         covered = start.coverage(self.data.train)

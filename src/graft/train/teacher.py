@@ -1,8 +1,12 @@
-"""Teacher: what the target says of a group, computed when it is needed and kept nowhere.
+"""Teacher: what the target says of a group, computed when it is needed.
 
 Two things: the features that the head reads, and, for each row that learns, the target's
 distribution over the draft vocabulary. Logits over the whole vocabulary are never held: the rest
 of it is looked at for its maximum alone, some rows at a time.
+
+What the target's layers say of a group can be kept in memory for the epochs to come: features and
+last hidden states, a product away from the distributions, which are never kept. Invariant: a
+lesson is the same bit for bit whether it was kept or not.
 
 It knows the target; not the head, not the loss.
 """
@@ -42,6 +46,22 @@ class Lesson(NamedTuple):
     named: Tensor
 
 
+class _Heard(NamedTuple):
+    """What is kept of a group, on the CPU: see Lesson; hidden [n, H]: what says `wanted`."""
+
+    features: Tensor
+    rows: Tensor
+    hidden: Tensor
+    named: Tensor
+
+    def to(self, device: torch.device | str) -> _Heard:
+        return _Heard(*(tensor.to(device) for tensor in self))
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self)
+
+
 class Teacher:
     """A target that teaches.
 
@@ -49,13 +69,19 @@ class Teacher:
         target: with the features that the head reads.
         target_ids: int64 [n], the draft vocabulary.
         token_count: ids that the tokenizer knows; the others are never said.
+        memory: bytes that may be kept of groups. The first to come stay: every epoch sees all of
+            them, so that what came last is what is needed last.
 
     Raises:
         ValueError: for a model that changes its logits after its output layer.
     """
 
-    def __init__(self, target: TransformersTarget, target_ids: Tensor, token_count: int) -> None:
+    def __init__(
+        self, target: TransformersTarget, target_ids: Tensor, token_count: int, memory: int = 0
+    ) -> None:
         self.target = target
+        self._kept: dict[int, _Heard] = {}
+        self._free = memory
         device = target.device
         model = target.model
         weight = model.get_output_embeddings().weight.detach()
@@ -70,8 +96,27 @@ class Teacher:
         self._check(weight, bias)
 
     @torch.no_grad()
-    def teach(self, group: Group) -> Lesson:
-        """Run the target over a group on its device."""
+    def teach(self, group: Group, key: int | None = None) -> Lesson:
+        """Run the target over a group on its device.
+
+        Args:
+            key: stands for the group in this teacher's memory; None neither keeps nor looks.
+        """
+        heard = self._kept.get(key) if key is not None else None
+        if heard is not None:
+            heard = heard.to(self.target.device)
+        else:
+            heard = self._hear(group)
+            if key is not None and heard.nbytes <= self._free:
+                self._free -= heard.nbytes
+                self._kept[key] = heard.to("cpu")
+        wanted = heard.hidden.new_empty(len(heard.rows), len(self._named[0]), dtype=torch.float32)
+        for start in range(0, len(wanted), CHUNK):
+            part = slice(start, start + CHUNK)
+            torch.softmax(self._logits(heard.hidden[part]), dim=1, out=wanted[part])
+        return Lesson(heard.features, heard.rows, wanted, wanted.argmax(1), heard.named)
+
+    def _hear(self, group: Group) -> _Heard:
         hidden = self._run(group.tokens)
         features = self.target.features()
         answers = group.answers - 1  # [B] rows of each answer
@@ -81,14 +126,14 @@ class Teacher:
         index = (group.prompts.unsqueeze(1) + place).clamp(max=hidden.shape[1] - 1)
         flat = index + hidden.shape[1] * torch.arange(len(index), device=index.device).unsqueeze(1)
         said = hidden.flatten(0, 1)[flat.flatten()[rows]]
-        wanted = said.new_empty(len(rows), len(self._named[0]), dtype=torch.float32)
-        named = torch.empty(len(rows), dtype=torch.bool, device=rows.device)
-        for start in range(0, len(rows), CHUNK):
-            part = slice(start, start + CHUNK)
-            logits = torch.nn.functional.linear(said[part], *self._named).float()
-            named[part] = logits.amax(1) >= self._highest_other(said[part])
-            torch.softmax(logits, dim=1, out=wanted[part])
-        return Lesson(features, rows, wanted, wanted.argmax(1), named)
+        named = [
+            self._logits(part).amax(1) >= self._highest_other(part) for part in said.split(CHUNK)
+        ]
+        return _Heard(features, rows, said, torch.cat(named))
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """Logits of the draft vocabulary [n, draft vocabulary], fp32."""
+        return torch.nn.functional.linear(hidden, *self._named).float()
 
     def _highest_other(self, hidden: Tensor) -> Tensor:
         """Largest logit outside the draft vocabulary [n], fp32."""

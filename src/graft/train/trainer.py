@@ -117,7 +117,7 @@ class Trainer:
         sums = torch.zeros(1 + 2 * settings.test_steps, device=device)
         for index in self._world.share(list(indices)):
             group = collate(self._groups[index]).to(device)
-            lesson = self._teacher.teach(group)
+            lesson = self._teacher.teach(group, index)
             outcome = training_test(
                 self.head,
                 self._embed,
