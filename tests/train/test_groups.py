@@ -7,6 +7,7 @@ from itertools import chain
 import pytest
 
 from graft.train.groups import collate, make_groups, padding, steps_of, total_steps
+from graft.train.world import World
 from tests.train.making import answer, mixed
 
 
@@ -53,6 +54,18 @@ def test_epochs_differ_and_seeds_repeat() -> None:
     steps = list(steps_of(50, 5, 2, seed=0))
     assert steps[:10] != steps[10:]
     assert steps == list(steps_of(50, 5, 2, seed=0)) != list(steps_of(50, 5, 2, seed=1))
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_process_meets_the_same_groups_in_every_epoch(size: int) -> None:
+    """So that it finds in memory what it heard of them before."""
+    steps = list(steps_of(50, 6, 3, seed=0))
+    for rank in range(size):
+        world = World(rank, size)
+        epochs = [steps[start : start + 9] for start in (0, 9, 18)]
+        met = [sorted(chain(*(world.share(step) for step in epoch))) for epoch in epochs]
+        assert met[0] == met[1] == met[2]
+        assert len(met[0]) == pytest.approx(50 / size, abs=6)
 
 
 def test_part_of_an_epoch() -> None:

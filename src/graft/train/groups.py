@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from itertools import islice, zip_longest
 from typing import NamedTuple
 
 import torch
@@ -67,18 +68,22 @@ def padding(groups: Sequence[Sequence[Answer]]) -> float:
 def steps_of(count: int, per_step: int, epochs: float, seed: int) -> Iterator[list[int]]:
     """Indices of the groups of each optimiser step; a new order in every epoch.
 
+    A group keeps its place in the step: where processes share steps out by place, each meets the
+    same groups in every epoch and can remember them.
+
     Args:
         count: of groups. per_step: groups in a step; the last of an epoch may have fewer.
     """
     left = total_steps(count, per_step, epochs)
     epoch = 0
     while left:
-        order = list(range(count))
-        random.Random(f"{seed}/{epoch}").shuffle(order)
-        for start in range(0, count, per_step):
-            if left:
-                yield order[start : start + per_step]
-                left -= 1
+        draw = random.Random(f"{seed}/{epoch}")
+        places = [list(range(place, count, per_step)) for place in range(min(per_step, count))]
+        for indices in places:
+            draw.shuffle(indices)
+        for step in islice(zip_longest(*places), left):
+            yield [index for index in step if index is not None]
+            left -= 1
         epoch += 1
 
 
