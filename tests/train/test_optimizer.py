@@ -1,4 +1,4 @@
-"""AdamW over fp32 copies."""
+"""The optimisers over fp32 copies."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from graft.train.optimizer import BETAS, MixedPrecision, rate_at
+from graft.train.optimizer import BETAS, Method, MixedPrecision, rate_at
 
 
 def linear(dtype: torch.dtype = torch.float32) -> nn.Linear:
@@ -26,9 +26,9 @@ def learn(module: nn.Linear, optimizer: MixedPrecision, steps: int) -> None:
         optimizer.step(0.01)
 
 
-def start(module: nn.Linear, clip: float = 1e6) -> MixedPrecision:
+def start(module: nn.Module, clip: float = 1e6, method: Method = "adamw") -> MixedPrecision:
     weights = {n: p.detach().float() for n, p in module.named_parameters()}
-    return MixedPrecision(module, weights, weight_decay=0.1, clip=clip)
+    return MixedPrecision(module, weights, method=method, weight_decay=0.1, clip=clip)
 
 
 def test_in_fp32_it_is_adamw() -> None:
@@ -105,3 +105,57 @@ def test_the_rate_rises_stays_and_falls() -> None:
     assert rates[90] == pytest.approx(1.0)
     assert rates[99] == pytest.approx(0.1)
     assert [rate_at(i, 3, rate=1.0, warm_up=0, cool_down=0) for i in range(3)] == [1.0] * 3
+
+
+class Tiny(nn.Module):
+    """A matrix inside, a table of tokens, and a vector."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        made = torch.Generator().manual_seed(1)
+        self.fc = nn.Linear(6, 4)
+        self.lm_head = nn.Linear(4, 9, bias=False)
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.copy_(torch.randn(parameter.shape, generator=made))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.lm_head(self.fc(rows))
+        return out
+
+
+def once(module: Tiny, optimizer: MixedPrecision, seed: int) -> None:
+    made = torch.Generator().manual_seed(seed)
+    module(torch.randn(5, 6, generator=made)).square().mean().backward()
+    optimizer.collect()
+    optimizer.step(0.02)
+
+
+def test_muon_moves_the_matrices_inside_alone() -> None:
+    """All directions of such a matrix by about as much; the others go as with AdamW."""
+    found, other = Tiny(), Tiny()
+    before = found.fc.weight.detach().clone()
+    once(found, start(found, method="muon"), 0)
+    once(other, start(other), 0)
+    assert torch.equal(found.lm_head.weight, other.lm_head.weight)
+    assert torch.equal(found.fc.bias, other.fc.bias)
+    moved = torch.linalg.svdvals((found.fc.weight.detach() - (1 - 0.02 * 0.1) * before).float())
+    assert moved.max() / moved.min() < 3
+    kept = torch.linalg.svdvals((other.fc.weight.detach() - (1 - 0.02 * 0.1) * before).float())
+    assert kept.max() / kept.min() > 3
+
+
+@pytest.mark.parametrize("method", ["adamw", "muon"])
+def test_what_is_restored_goes_on_as_if_never_left(method: Method) -> None:
+    whole, part, again = Tiny(), Tiny(), Tiny()
+    first, second, third = (start(m, method=method) for m in (whole, part, again))
+    for seed in range(3):
+        once(whole, first, seed)
+        once(part, second, seed)
+    third.restore({name: tensor.clone() for name, tensor in second.state().items()})
+    for seed in range(3, 6):
+        once(whole, first, seed)
+        once(again, third, seed)
+    for name, weight in first.weights.items():
+        assert torch.equal(third.weights[name], weight), name
+    assert set(first.state()) == set(third.state())

@@ -59,6 +59,11 @@ class PromptLearning(StrEnum):
     off = "off"
 
 
+class Optimizer(StrEnum):
+    muon = "muon"
+    adamw = "adamw"
+
+
 class Dtype(StrEnum):
     auto = "auto"
     fp32 = "fp32"

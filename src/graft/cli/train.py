@@ -146,6 +146,9 @@ def head_command(
     epochs: Annotated[
         float, _option("--epochs", panel=_HOW, help="Times that all answers are seen.")
     ] = 3.0,
+    optimizer: Annotated[
+        o.Optimizer, _option("--optimizer", panel=_HOW, help="Of the matrices inside the head.")
+    ] = o.Optimizer.muon,
     rate: Annotated[float, _option("--rate", panel=_HOW, help="Highest learning rate.")] = 5e-4,
     warm_up: Annotated[
         float, _option("--warm-up", panel=_HOW, help="Share of steps over which it rises.")
@@ -153,7 +156,7 @@ def head_command(
     cool_down: Annotated[
         float, _option("--cool-down", panel=_HOW, help="Share of steps over which it falls.")
     ] = 0.3,
-    weight_decay: Annotated[float, _option("--weight-decay", panel=_HOW, help="Of AdamW.")] = 0.01,
+    weight_decay: Annotated[float, _option("--weight-decay", panel=_HOW, help="Per step.")] = 0.01,
     clip: Annotated[float, _option("--clip", panel=_HOW, help="Largest gradient norm.")] = 0.5,
     group_tokens: Annotated[
         int, _option("--group-tokens", panel=_HOW, help="Tokens at a time; memory grows with it.")
@@ -249,7 +252,8 @@ def _run(values: Mapping[str, Any]) -> TrainRun:
     from graft.train.settings import TrainSettings
 
     fields = TrainSettings.__dataclass_fields__
-    settings = TrainSettings(**{name: values[name] for name in fields})
+    chosen = {name: values[name] for name in fields}
+    settings = TrainSettings(**{**chosen, "optimizer": str(values["optimizer"])})
     trees = numbers("trees", values["trees"], int)
     if len(trees) != len(Trees.__dataclass_fields__) or min(trees) < 1:
         raise ValueError(f"--trees {values['trees']!r}: five whole numbers above 0 are needed")

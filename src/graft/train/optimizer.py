@@ -1,24 +1,32 @@
 """Mixed precision by hand: weights are learnt in fp32, and used in the dtype that is fast.
 
-The models run on a working copy of the head; its gradients are added up in fp32, AdamW moves the
-fp32 weights, and the copy is made anew. In fp32 the copy is equal. Invariant: two optimisers with
-equal state that see equal gradients stay equal bit for bit (on one device, with as many threads).
+The models run on a working copy of the head; its gradients are added up in fp32, the optimisers
+move the fp32 weights, and the copy is made anew. In fp32 the copy is equal. Invariant: two runs
+with equal state that see equal gradients stay equal bit for bit (on one device, with as many
+threads).
 
 It knows parameters and steps; not what the loss is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.optim import AdamW, Muon, Optimizer
 
 BETAS = (0.9, 0.95)
+# Who moves the matrices inside: AdamW, or Muon (orthogonalised momentum), which is scaled so that
+# it takes AdamW's rates. Vectors and tables of tokens are AdamW's either way.
+Method = Literal["adamw", "muon"]
+# Matrices with one row per token.
+_TABLES = ("lm_head.weight", "embed_tokens.weight")
 
 
 class MixedPrecision:
-    """AdamW over fp32 copies of a module's parameters.
+    """Optimisers over fp32 copies of a module's parameters.
 
     Attributes:
         weights: the fp32 copies, by name. sums: their gradients of this step so far.
@@ -30,7 +38,13 @@ class MixedPrecision:
     """
 
     def __init__(
-        self, module: nn.Module, weights: Mapping[str, Tensor], *, weight_decay: float, clip: float
+        self,
+        module: nn.Module,
+        weights: Mapping[str, Tensor],
+        *,
+        method: Method,
+        weight_decay: float,
+        clip: float,
     ) -> None:
         self._running = dict(module.named_parameters())
         self.weights = {
@@ -38,13 +52,7 @@ class MixedPrecision:
         }
         self.sums = {name: torch.zeros_like(w) for name, w in self.weights.items()}
         self.clip = clip
-        matrices = [w for w in self.weights.values() if w.dim() > 1]
-        others = [w for w in self.weights.values() if w.dim() <= 1]
-        groups = [
-            {"params": matrices, "weight_decay": weight_decay},
-            {"params": others, "weight_decay": 0.0},
-        ]
-        self._adam = torch.optim.AdamW(groups, lr=0.0, betas=BETAS)
+        self._optimizers = list(_optimizers(self.weights, method, weight_decay))
         self._use()
 
     def collect(self) -> None:
@@ -59,9 +67,10 @@ class MixedPrecision:
         for name, weight in self.weights.items():
             weight.grad = self.sums[name]
         norm = torch.nn.utils.clip_grad_norm_(list(self.weights.values()), self.clip)
-        for group in self._adam.param_groups:
-            group["lr"] = rate
-        self._adam.step()
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            optimizer.step()
         self._use()
         for total in self.sums.values():
             total.zero_()
@@ -69,28 +78,58 @@ class MixedPrecision:
 
     def state(self) -> dict[str, Tensor]:
         """Everything that the next step depends on."""
-        moments = {
-            f"{kind}/{name}": tensor
-            for name, weight in self.weights.items()
-            for kind, tensor in self._adam.state.get(weight, {}).items()
-        }
-        return {**{f"weight/{n}": w.detach() for n, w in self.weights.items()}, **moments}
+        out = {f"weight/{name}": weight.detach() for name, weight in self.weights.items()}
+        for name, weight in self.weights.items():
+            for optimizer in self._optimizers:
+                moments = optimizer.state.get(weight, {})
+                out |= {f"{kind}/{name}": tensor for kind, tensor in moments.items()}
+        return out
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on from what `state` returned."""
         for name, weight in self.weights.items():
             weight.copy_(state[f"weight/{name}"])
-            if f"step/{name}" in state:
-                self._adam.state[weight] = {
-                    kind: state[f"{kind}/{name}"].to(weight.device if kind != "step" else "cpu")
-                    for kind in ("step", "exp_avg", "exp_avg_sq")
-                }
+        for key, tensor in state.items():
+            kind, _, name = key.partition("/")
+            if kind != "weight":
+                weight = self.weights[name]
+                place = "cpu" if kind == "step" else weight.device
+                self._owner(weight).state[weight][kind] = tensor.to(place)
         self._use()
+
+    def _owner(self, weight: Tensor) -> Optimizer:
+        """The optimiser that moves a weight."""
+        return next(
+            optimizer
+            for optimizer in self._optimizers
+            for group in optimizer.param_groups
+            if any(weight is each for each in group["params"])
+        )
 
     @torch.no_grad()
     def _use(self) -> None:
         for name, parameter in self._running.items():
             parameter.copy_(self.weights[name])
+
+
+def _optimizers(
+    weights: Mapping[str, Tensor], method: Method, weight_decay: float
+) -> Iterable[Optimizer]:
+    """One for all weights, or one more for the matrices inside."""
+    inside = [
+        weight
+        for name, weight in weights.items()
+        if method == "muon" and weight.dim() == 2 and name not in _TABLES
+    ]
+    taken = set(map(id, inside))
+    rest = [weight for weight in weights.values() if id(weight) not in taken]
+    groups = [
+        {"params": [w for w in rest if w.dim() > 1], "weight_decay": weight_decay},
+        {"params": [w for w in rest if w.dim() <= 1], "weight_decay": 0.0},
+    ]
+    yield AdamW([group for group in groups if group["params"]], lr=0.0, betas=BETAS)
+    if inside:
+        yield Muon(inside, lr=0.0, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
 
 
 def rate_at(step: int, total: int, *, rate: float, warm_up: float, cool_down: float) -> float:

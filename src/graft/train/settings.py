@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import get_args
+
+from graft.train.optimizer import Method
 
 LENGTH = 2048  # of texts, where none is asked for
 
@@ -17,9 +20,10 @@ class TrainSettings:
         test_steps: steps of the training-time test; the head is trained to draft so deep.
         decay: weight of the loss of one step relative to that of the step before [EAGLE-3: 0.8].
         epochs: times that all answers are seen; a fraction stops in the middle of one.
+        optimizer: of the matrices inside the head: "muon" or "adamw".
         rate: highest learning rate. warm_up, cool_down: shares of all steps over which it rises
             from 0 and falls to 0; in between it stays.
-        weight_decay, clip: of AdamW; largest norm of a gradient.
+        weight_decay, clip: of the optimisers; largest norm of a gradient.
         group_tokens: tokens of answers and prompts, padding included, that go through the models
             together; memory grows with them.
         groups_per_step: such groups per optimiser step.
@@ -38,6 +42,7 @@ class TrainSettings:
     test_steps: int = 5
     decay: float = 0.8
     epochs: float = 3.0
+    optimizer: Method = "muon"
     rate: float = 5e-4
     warm_up: float = 0.02
     cool_down: float = 0.3
@@ -77,6 +82,10 @@ class TrainSettings:
             found = getattr(self, name)
             if not math.isfinite(found) or not 0 <= found <= limit:
                 raise ValueError(f"{name}={found!r}: a number from 0 to {limit:g} is supported")
+        if self.optimizer not in get_args(Method):
+            raise ValueError(
+                f"optimizer={self.optimizer!r}: supported are {', '.join(get_args(Method))}"
+            )
         if self.epochs == 0 or self.clip == 0:
             raise ValueError("epochs and clip must be above 0")
         if self.warm_up + self.cool_down > 1:

@@ -86,7 +86,11 @@ class Trainer:
         self._facts, self._folder = dict(facts), folder
         self._world = world or World()
         self._optimizer = MixedPrecision(
-            head, weights, weight_decay=settings.weight_decay, clip=settings.clip
+            head,
+            weights,
+            method=settings.optimizer,
+            weight_decay=settings.weight_decay,
+            clip=settings.clip,
         )
         self._resume()
 
