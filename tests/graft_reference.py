@@ -151,5 +151,5 @@ def check_row(case: Case, out: Grafted, row: int) -> None:
     assert out.scores[row, :size].tolist() == pytest.approx(scores, nan_ok=True)
     assert out.scores[row, size:].isnan().all()
     assert tree.tokens[row, size:].tolist() == [0] * (tree.width - size)
-    counts = (out.redirected, out.asked, out.found)
+    counts = (out.redirected, out.lookups, out.hits)
     assert [int(count[row]) for count in counts] == list(wanted[1:])

@@ -63,9 +63,11 @@ def _as_round(tree: TokenTree) -> tuple[Draft, Grafted]:
     draft = no_draft(tree.tokens[:, 0], plan)
     row = torch.ones_like(draft.kept)
     confidence = torch.tensor([0.75, 0.25, -1.0]).expand(tree.batch, -1)
-    draft = draft._replace(kept=row * 4, stage=row, confidence=confidence)
+    draft = draft._replace(stage=row, confidence=confidence)
     scores = torch.zeros_like(tree.tokens, dtype=torch.float32)
-    return draft, Grafted(tree, scores, tree.used, row * 3, row * 9, row * 7)
+    # Everything behind the root comes of contexts.
+    numbers = [row * n for n in (4, 3, 9, 7, 11, 10)]
+    return draft, Grafted(tree, scores, tree.used, tree.used & (tree.depths > 0), *numbers)
 
 
 def test_a_round_is_read_row_by_row() -> None:
@@ -78,6 +80,9 @@ def test_a_round_is_read_row_by_row() -> None:
     assert (first.draft_nodes, first.retrieved_nodes) == (0, 4)
     assert (first.stage, first.kept, first.redirected) == (1, 4, 3)
     assert (first.lookups, first.hits, first.rows_written) == (9, 7, 5)
+    assert (first.context_lookups, first.context_hits) == (11, 10)
+    assert (first.context_nodes, first.accepted_context) == (4, 2)
+    assert (second.context_nodes, second.accepted_context) == (1, 0)
     assert first.confidence == (0.75, 0.25)
     assert (second.path, [d.token for d in second.block]) == ([], [4])
     assert second.retrieved_nodes == 1

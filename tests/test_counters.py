@@ -82,6 +82,10 @@ def check_slots(record: RoundRecord, policy: str, chosen: EngineSettings, budget
     assert 0 <= record.accepted_draft <= record.proposed_draft
     assert 0 <= record.accepted_retrieved <= record.proposed_retrieved
     assert 0 <= record.hits <= record.lookups
+    assert 0 <= record.context_hits <= record.context_lookups
+    assert 0 <= record.accepted_context <= record.proposed_context <= record.proposed_retrieved
+    assert record.accepted_context <= record.accepted_retrieved
+    assert policy == "graft+" or record.context_lookups == record.proposed_context == 0
     assert 0 <= record.redirected <= record.kept_draft
     assert min(record.empty_slots, record.kept_draft, record.released_slots) >= 0
     if policy in DRAFTING:
@@ -93,7 +97,7 @@ def check_slots(record: RoundRecord, policy: str, chosen: EngineSettings, budget
         assert record.proposed_draft == 0
     if policy in RETRIEVING:
         assert 1 <= record.rows_written <= record.batch * (budget + 1)
-        assert record.proposed_retrieved <= record.hits
+        assert policy == "graft+" or record.proposed_retrieved <= record.hits
     else:
         assert record.rows_written == record.lookups == record.hits == record.redirected == 0
         assert policy == "lookup" or record.proposed_retrieved == 0
@@ -115,7 +119,7 @@ def check_stage(record: RoundRecord, policy: str, plan: DraftPlan) -> None:
         else:
             assert confidence >= plan.thresholds[mark] - ROUNDING
     if policy in DRAFTING:
-        assert record.kept_draft <= plan.kept[stage]
+        assert policy == "graft+" or record.kept_draft <= plan.kept[stage]
         steps = plan.checkpoints[stage] if record.stage != "full" else plan.depth - 1
         # A batch drafts as long as any of its sequences does.
         assert steps == record.draft_steps if record.batch == 1 else steps <= record.draft_steps

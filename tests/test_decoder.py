@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from graft.decoder import BatchDecoder
 from graft.drafters.none import NoDrafter
+from graft.grafter import TemplateGrafter
 from graft.matrix import AdjacencyMatrix
 from graft.pruning import dense
 from graft.request import Request, StreamToken
@@ -49,7 +50,8 @@ def decoder(slots: int, budget: int = 6, warm: bool = True) -> BatchDecoder:
             matrix.write(order, matrix.best(torch.stack([target.law([t]) for t in order])), order)
         retriever = MatrixRetriever(matrix, [default_template().take(2 * budget)], "off")
     plan = dense(budget, 1, 1, kept=0)
-    return BatchDecoder(target, NoDrafter(), retriever, plan=plan, token_count=VOCAB)
+    grafter = TemplateGrafter(retriever, budget)
+    return BatchDecoder(target, NoDrafter(), grafter, plan=plan, token_count=VOCAB)
 
 
 def plain(target: FakeTarget, prompt: Sequence[int], count: int) -> list[int]:

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graft.matrix import EMPTY, AdjacencyMatrix
+from graft.matrix import EMPTY, AdjacencyMatrix, Best
 
 CPU = torch.device("cpu")
 TOKENS = 6
@@ -26,7 +26,12 @@ def rows_of(table: AdjacencyMatrix) -> list[list[int]]:
 def write(table: AdjacencyMatrix, tokens: list[int], priority: list[int]) -> int:
     """Write row i of a recognisable table: all of its entries are i."""
     successors = torch.arange(len(tokens)).unsqueeze(1).expand(-1, table.k)
-    return int(table.write(torch.tensor(tokens), successors, torch.tensor(priority)))
+    return int(table.write(torch.tensor(tokens), said(successors), torch.tensor(priority)))
+
+
+def said(successors: torch.Tensor) -> Best:
+    """Successors with a probability for each."""
+    return Best(successors, torch.linspace(0.5, 0.1, successors.shape[-1]).expand(successors.shape))
 
 
 def naive_learn(rows: list[list[int]], text: list[int], k: int) -> list[list[int]]:
@@ -54,11 +59,11 @@ def test_k_is_bounded_by_the_vocabulary(k: int) -> None:
 def test_k_may_be_the_whole_vocabulary() -> None:
     table = matrix(TOKENS)
     write(table, [0], [0])
-    assert table.best(torch.randn(2, TOKENS)).shape == (2, TOKENS)
+    assert table.best(torch.randn(2, TOKENS)).ids.shape == (2, TOKENS)
 
 
-def test_memory_is_four_bytes_per_entry() -> None:
-    assert matrix().bytes == (TOKENS + 1) * 3 * 4
+def test_memory_is_six_bytes_per_entry() -> None:
+    assert matrix().bytes == (TOKENS + 1) * 3 * 6
 
 
 def test_the_highest_priority_wins_a_repeated_row() -> None:
@@ -107,15 +112,15 @@ def test_what_the_spare_row_holds_does_not_matter() -> None:
 
 def test_best_names_the_largest_logits_of_tokens_that_exist() -> None:
     logits = torch.tensor([[0.0, 5.0, 1.0, 4.0, 2.0, 3.0, 99.0, 99.0]])  # the last two are padding
-    assert matrix().best(logits).tolist() == [[1, 3, 5]]
+    assert matrix().best(logits).ids.tolist() == [[1, 3, 5]]
 
 
 @pytest.mark.parametrize("token_count", [6, 512, 1094, 1100])
 def test_best_keeps_leading_dimensions_and_every_dtype(token_count: int) -> None:
     logits = torch.randn(2, 5, token_count + 3)
-    best = matrix(3, token_count).best(logits)
+    best = matrix(3, token_count).best(logits).ids
     assert torch.equal(best, logits[..., :token_count].topk(3).indices)
-    halves = matrix(3, token_count).best(logits.bfloat16())
+    halves = matrix(3, token_count).best(logits.bfloat16()).ids
     known = logits[..., :token_count].bfloat16()
     assert torch.equal(known.gather(2, halves), known.topk(3).values)
 
@@ -125,7 +130,7 @@ def test_successors_exist_even_where_hardly_any_logit_is_finite(finite: int) -> 
     for token_count in range(513, 1600, 29):  # blocks of every remainder
         logits = torch.full((4, token_count), float("-inf"))
         logits[:, :: token_count // 5][:, :finite] = 1.0
-        best = matrix(8, token_count).best(logits)
+        best = matrix(8, token_count).best(logits).ids
         assert int(best.max()) < token_count
         assert all(len({*row}) == 8 for row in best.tolist())
 
@@ -161,7 +166,7 @@ def test_text_goes_in_front_of_rows_that_logits_wrote(data: st.DataObject) -> No
     row = st.permutations(range(TOKENS)).map(lambda p: p[:3])
     held = data.draw(st.lists(row, min_size=TOKENS, max_size=TOKENS))
     order = torch.arange(TOKENS)
-    table.write(order, torch.tensor(held), order)
+    table.write(order, said(torch.tensor(held)), order)
     table.learn_text(torch.tensor(text, dtype=torch.int64))
     assert rows_of(table) == naive_learn([list(r) for r in held], text, 3)
     table.check_integrity()
@@ -202,7 +207,7 @@ def tables_of(table: AdjacencyMatrix) -> list[list[list[int]]]:
 
 def test_several_tables_stand_side_by_side() -> None:
     table = matrix(count=3)
-    assert table.bytes == (3 * TOKENS + 1) * 3 * 4
+    assert table.bytes == (3 * TOKENS + 1) * 3 * 6
     assert write(table, [2, TOKENS + 2, 2 * TOKENS + 2], [0, 0, 0]) == 3  # nobody's rivals
     assert [rows[2] for rows in tables_of(table)] == [[0] * 3, [1] * 3, [2] * 3]
     assert write(table, [TOKENS + 2, TOKENS + 2, TOKENS + 2], [1, 2, 3]) == 1

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from graft import matrix_file
-from graft.matrix import EMPTY, AdjacencyMatrix
+from graft.matrix import EMPTY, AdjacencyMatrix, Best
 from graft.matrix_file import load_matrix, matrix_exists, read_info, save_matrix
 
 CPU = torch.device("cpu")
@@ -93,7 +93,7 @@ def test_a_loaded_matrix_learns_on(file: Path) -> None:
     """In and out of inference mode, wherever it was loaded."""
     with torch.inference_mode():
         matrix = load(file)
-    row, best = torch.tensor([4]), torch.tensor([[1, 2, 3]])
+    row, best = torch.tensor([4]), Best(torch.tensor([[1, 2, 3]]), torch.zeros(1, 3))
     assert int(matrix.write(row, best, torch.tensor([0]))) == 1
     assert matrix.lookup(torch.tensor([4]), torch.tensor([2])).tolist() == [3]
 

@@ -130,7 +130,7 @@ def test_a_cold_matrix_gives_the_root_alone() -> None:
     out = graft(no_draft(roots, dense(5, 1, 1)), retriever().look_up(roots), 5)
     out.tree.check_integrity()
     assert out.tree.used.tolist() == [[True] + [False] * 5]
-    assert (out.asked.tolist(), out.found.tolist()) == ([4], [0])
+    assert (out.lookups.tolist(), out.hits.tolist()) == ([4], [0])
 
 
 def test_paths_behind_a_hole_give_their_slots_to_the_next_ones() -> None:
@@ -195,7 +195,7 @@ def test_a_row_is_learnt_from_the_deepest_accepted_else_the_last_node(
     source = retriever(count=1 if shared else 3)
     written = source.update(tree, logits, walk)
     winners = naive_winners(tree, walk, [0] * 3 if shared else range(3))
-    best = source.matrix.best(logits)
+    best = source.matrix.best(logits).ids
     for row in range(len(source.matrix.ids) - 1):
         wanted = best[winners[row]].tolist() if row in winners else [EMPTY] * K
         assert source.matrix.ids[row].tolist() == wanted
@@ -208,7 +208,7 @@ def test_of_equal_tokens_in_two_sequences_the_last_sequence_teaches() -> None:
     logits = torch.rand(2, 3, TOKENS)
     source = retriever()
     assert int(source.update(tree, logits, walk_to(tree, [2, 0], 3))) == 2
-    assert torch.equal(source.matrix.ids[[6, 5]].long(), source.matrix.best(logits[1, :2]))
+    assert torch.equal(source.matrix.ids[[6, 5]].long(), source.matrix.best(logits[1, :2]).ids)
 
 
 def test_empty_slots_teach_nothing() -> None:

@@ -41,7 +41,7 @@ def test_a_prompt_teaches_its_logits_the_last_occurrence_winning(count: int) -> 
     logits = torch.rand(3, TOKENS)
     observe(torch.tensor([1, 2, 1]), logits)
     rows = table_of(source.matrix.ids, slot)
-    assert torch.equal(rows[[2, 1]], source.matrix.best(logits[1:]))
+    assert torch.equal(rows[[2, 1]], source.matrix.best(logits[1:]).ids)
     assert int((source.matrix.ids[:-1] != EMPTY).sum()) == 2 * K
 
 
@@ -52,8 +52,8 @@ def test_a_later_chunk_of_a_prompt_wins() -> None:
     early, late = torch.rand(2, TOKENS), torch.rand(2, TOKENS)
     observe(TEXT[:2], early)
     observe(TEXT[2:], late)
-    best = source.matrix.best
-    wanted = torch.stack([best(late)[0], best(early)[1], best(late)[1]])
+    first, second = (source.matrix.best(logits).ids for logits in (early, late))
+    wanted = torch.stack([second[0], first[1], second[1]])
     assert torch.equal(table_of(source.matrix.ids, 1)[1:4], wanted)
 
 

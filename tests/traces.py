@@ -117,6 +117,10 @@ def outcome(random: Random, tree: Grown, plan: DraftPlan, stage: int, eager: flo
         redirected=random.randrange(4),
         lookups=70,
         hits=61,
+        context_lookups=0,
+        context_hits=0,
+        context_nodes=0,
+        accepted_context=0,
         rows_written=60,
         confidence=tuple(
             t * 0.6 if i == stage else min(t + 0.3, 1.0)
@@ -143,6 +147,10 @@ def record_of(random: Random, row: RowOutcome, plan: DraftPlan) -> RoundRecord:
         accepted_retrieved=accepted.count(Source.RETRIEVED),
         lookups=row.lookups,
         hits=row.hits,
+        context_lookups=row.context_lookups,
+        context_hits=row.context_hits,
+        proposed_context=row.context_nodes,
+        accepted_context=row.accepted_context,
         rows_written=row.rows_written,
         batch=1,
         context=100,

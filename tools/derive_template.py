@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 import graft
-from graft.matrix import AdjacencyMatrix
+from graft.matrix import AdjacencyMatrix, Best
 from graft.template import derive
 
 parser = argparse.ArgumentParser(description=__doc__)
@@ -34,7 +34,7 @@ step = max(1, len(lines) // args.limit)
 ranks: list[list[int]] = []
 for line in lines[::step][: args.limit]:
     prompt, answer = line["prompt_ids"], line["answer_ids"]
-    best: list[torch.Tensor] = []
+    best: list[Best] = []
     engine.target.open(1, len(prompt) + len(answer))
     with torch.inference_mode():
         engine.target.prefill(
@@ -42,7 +42,7 @@ for line in lines[::step][: args.limit]:
             torch.tensor(prompt + answer),
             lambda _tokens, logits, best=best: best.append(matrix.best(logits)),
         )
-        successors = torch.cat(best)
+        said = Best(*(torch.cat(part) for part in zip(*best, strict=True)))
         matrix.learn_text(torch.tensor(prompt))
         text: list[int] = []
         first = len(prompt) - 1
@@ -50,7 +50,9 @@ for line in lines[::step][: args.limit]:
             row = matrix.ids[token].tolist()
             text.append(row.index(following) if following in row else -1)
             one = torch.tensor([token])
-            matrix.write(one, successors[first + i].unsqueeze(0), torch.zeros_like(one))
+            matrix.write(
+                one, Best(*(part[first + i, None] for part in said)), torch.zeros_like(one)
+            )
         ranks.append(text)
 template = derive(ranks, args.size)
 total = sum(map(len, ranks))

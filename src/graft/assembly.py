@@ -10,15 +10,20 @@ from collections.abc import Sequence
 from graft.drafters.base import Drafter
 from graft.drafters.lookup import LookupDrafter
 from graft.drafters.none import NoDrafter
+from graft.evidence import Cells
+from graft.grafter import Grafter, TemplateGrafter
 from graft.matrix import AdjacencyMatrix
+from graft.memory import Memory
 from graft.pruning import DraftPlan
-from graft.retrieval import MatrixRetriever, NoRetriever, Retriever
+from graft.retrieval import MatrixRetriever, NoRetriever
 from graft.settings import DRAFTING, RETRIEVING, EngineSettings, Policy
 from graft.template import Template
+from graft.valued import ValuedGrafter
 
 # Template paths per slot of the budget, so that paths that find no row, and those that the draft
 # holds already, have successors.
 SPARE = 2
+LEVELS = 10
 
 
 def make_plan(
@@ -65,19 +70,27 @@ def pick_drafter(policy: Policy, loaded: Drafter | None) -> Drafter:
     return LookupDrafter() if policy == "lookup" else NoDrafter()
 
 
-def make_retriever(
+def make_grafter(
     settings: EngineSettings,
     policy: Policy,
     plan: DraftPlan,
-    matrix: AdjacencyMatrix,
+    memory: Memory,
     templates: Sequence[Template],
     slots: int,
-) -> Retriever:
-    """Retrieval from `matrix`, or, under matrix_scope "request", from an empty one per slot."""
+) -> Grafter:
+    """Retrieval from the engine's memory, or, under matrix_scope "request", from an empty one per
+    slot."""
     if policy not in RETRIEVING:
-        return NoRetriever()
+        return TemplateGrafter(NoRetriever(), plan.budget, refill=False)
+    matrix = memory.matrix
     if settings.matrix_scope == "request":
-        device = matrix.ids.device
-        matrix = AdjacencyMatrix(matrix.token_count, matrix.k, device, count=slots)
+        matrix = AdjacencyMatrix(matrix.token_count, matrix.k, matrix.ids.device, count=slots)
     wanted = [template.take(SPARE * plan.budget) for template in templates]
-    return MatrixRetriever(matrix, wanted, settings.prompt_learning)
+    retriever = MatrixRetriever(matrix, wanted, settings.prompt_learning)
+    if policy != "graft+":
+        return TemplateGrafter(retriever, plan.budget, dedup=settings.dedup, refill=settings.refill)
+    contexts, estimates = memory.contexts, memory.estimates
+    estimates.resize(slots)
+    cells = Cells(len(contexts.orders), matrix.ids.device)
+    levels = min(plan.budget, LEVELS)
+    return ValuedGrafter(plan, cells, estimates, retriever, contexts, levels=levels)

@@ -36,6 +36,10 @@ class RowOutcome(NamedTuple):
     redirected: int
     lookups: int
     hits: int
+    context_lookups: int
+    context_hits: int
+    context_nodes: int
+    accepted_context: int
     rows_written: int  # by the whole batch
 
 
@@ -82,10 +86,14 @@ class Chooser:
             path.accepted,
             *proposed,
             draft.stage,
-            draft.kept,
+            grafted.kept,
             grafted.redirected,
-            grafted.asked,
-            grafted.found,
+            grafted.lookups,
+            grafted.hits,
+            grafted.context_lookups,
+            grafted.context_hits,
+            grafted.by_context.sum(1),
+            _accepted(grafted.by_context, path),
             written.expand_as(path.accepted),
         ]
         parts = [path.tokens, path.nodes, source, torch.stack(numbers, 1), *_fixed(draft)]
@@ -140,6 +148,13 @@ class Chooser:
             for c, i, v in zip(chosen.tolist(), ids.tolist(), values.tolist(), strict=True)
         ]
         return [found[b * levels : (b + 1) * levels] for b in range(batch)]
+
+
+def _accepted(nodes: Tensor, path: Walk) -> Tensor:
+    """How many of `nodes` (bool [B, N]) were accepted: int64 [B]."""
+    level = torch.arange(path.nodes.shape[1], device=nodes.device)
+    inside = (level > 0) & (level <= path.accepted.unsqueeze(1))
+    return (nodes.gather(1, path.nodes) & inside).sum(1)
 
 
 def _fixed(draft: Draft) -> list[Tensor]:

@@ -19,11 +19,11 @@ from graft.aside import Aside, side_stream
 from graft.choice import Chooser, RowOutcome
 from graft.draft import Draft, no_draft
 from graft.drafters.base import Drafter
-from graft.grafting import Dedup, Grafted, graft
+from graft.grafter import Grafter
+from graft.grafting import Grafted, graft
 from graft.metrics import RoundRecord, RoundTimes, Stopwatch
 from graft.pruning import DraftPlan, dense
 from graft.request import Request, StreamToken
-from graft.retrieval import Retrieved, Retriever
 from graft.target import Target
 from graft.tree import TokenTree
 from graft.upload import upload
@@ -49,10 +49,9 @@ class BatchDecoder:
 
     Args:
         target, drafter: opened with enough slots.
-        drafter, retriever: who fills the trees.
+        drafter, grafter: who fills the trees.
         plan: how a round is drafted; its budget 0 is plain decoding.
         token_count: ids the tokenizer knows; others are never chosen.
-        dedup, refill: how drafted and retrieved nodes are put together (`graft.grafting`).
         watch: is shown every round.
     """
 
@@ -60,22 +59,19 @@ class BatchDecoder:
         self,
         target: Target,
         drafter: Drafter,
-        retriever: Retriever,
+        grafter: Grafter,
         *,
         plan: DraftPlan,
         token_count: int,
-        dedup: Dedup = "redirect",
-        refill: bool = True,
         watch: Observer | None = None,
     ) -> None:
         self.target = target
         self.drafter = drafter
-        self.retriever = retriever
+        self.grafter = grafter
         self.plan = plan
         self.token_count = token_count
         self.running: list[Request] = []
         self.last_records: list[RoundRecord] = []  # of the last round, one per sequence
-        self._dedup, self._refill = dedup, refill
         self._watch = watch
         self._stream = side_stream(target.device)
         self._lengths: list[int] = []  # committed tokens per slot, the root included
@@ -89,17 +85,18 @@ class BatchDecoder:
         history, length, roots = self._state()
         chooser = self._chooser = self._chooser or self._new_chooser(self.running)
         watch.lap("other")
-        lookup = Aside(lambda: self.retriever.look_up(roots), self._stream)
+        lookup = Aside(lambda: self.grafter.look_up(roots), self._stream)
         watch.lap("graft")
         draft = self.drafter.draft(history, length, self.plan)
         watch.lap("draft")
-        grafted = self._graft(draft, lookup.result())
+        grafted = self.grafter.graft(draft, lookup.result(), history, length)
+        grafted = _without_empty(grafted)
         watch.lap("graft")
         seen = self.target.verify(grafted.tree)
         watch.lap("verify")
         path = chooser.walk(grafted.tree, seen.logits, history, length)
         watch.lap("other")
-        written = self.retriever.update(grafted.tree, seen.logits, path)
+        written = self.grafter.learn(grafted, seen.logits, path, history, length)
         rows = chooser.read(draft, grafted, path, seen.logits, written)
         self.target.commit([row.path for row in rows])
         self.drafter.commit([row.path for row in rows], seen.features)
@@ -141,7 +138,7 @@ class BatchDecoder:
         cached = request.cached_tokens = drafter.reusable(slot, common) if common else 0
         self.target.truncate(slot, cached)
         drafter.truncate(slot, cached)
-        observe = self.retriever.admit(slot, tokens)
+        observe = self.grafter.admit(slot, tokens)
         absorb = None
         if drafter.feature_layers:
 
@@ -152,18 +149,6 @@ class BatchDecoder:
         if not drafter.feature_layers:
             drafter.prefill(slot, tokens, None)
         return logits
-
-    def _graft(self, draft: Draft, retrieved: Retrieved | None) -> Grafted:
-        if draft.anchor is not None and retrieved is not None:
-            # What was looked up hangs below the root; here it must begin where the draft ends.
-            starts = draft.tree.tokens.gather(1, draft.anchor.unsqueeze(1)).squeeze(1)
-            retrieved = self.retriever.look_up(starts)
-        budget = self.plan.budget
-        grafted = graft(draft, retrieved, budget, dedup=self._dedup, refill=self._refill)
-        tree = _drop_empty(grafted.tree)
-        shown = slice(tree.width)
-        scores, shared = grafted.scores[:, shown], grafted.shared[:, shown]
-        return grafted._replace(tree=tree, scores=scores, shared=shared)
 
     def _state(self) -> tuple[Tensor, Tensor, Tensor]:
         """History [B, T], length [B] and roots [B] of the running requests (int64)."""
@@ -202,7 +187,7 @@ class BatchDecoder:
             self._chooser = None
             last = len(self.running) - 1
             if slot < last:
-                for part in (self.target, self.drafter, self.retriever):
+                for part in (self.target, self.drafter, self.grafter):
                     part.move(last, slot)
                 self._history[slot] = self._history[last]
                 self._lengths[slot], self.running[slot] = self._lengths[last], self.running[last]
@@ -224,12 +209,19 @@ class BatchDecoder:
         self._history = history
 
 
-def _drop_empty(tree: TokenTree) -> TokenTree:
+def _without_empty(grafted: Grafted) -> Grafted:
     """On a CPU each row of a forward costs time and a look at the tree costs none, so slots that
     are empty in every tree are left out. Elsewhere shapes stay fixed."""
-    if tree.tokens.device.type != "cpu":
-        return tree
-    return tree.narrow(int(tree.used.sum(1).max()))
+    if grafted.tree.tokens.device.type != "cpu":
+        return grafted
+    width = int(grafted.tree.used.sum(1).max())
+    columns = slice(width)
+    return grafted._replace(
+        tree=grafted.tree.narrow(width),
+        scores=grafted.scores[:, columns],
+        shared=grafted.shared[:, columns],
+        by_context=grafted.by_context[:, columns],
+    )
 
 
 def _record(
@@ -251,6 +243,10 @@ def _record(
         accepted_retrieved=accepted.count("retrieved"),
         lookups=row.lookups,
         hits=row.hits,
+        context_lookups=row.context_lookups,
+        context_hits=row.context_hits,
+        proposed_context=row.context_nodes,
+        accepted_context=row.accepted_context,
         rows_written=row.rows_written,
         batch=batch,
         context=context,

@@ -16,18 +16,19 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from graft.assembly import make_plan, make_retriever, pick_drafter
+from graft.assembly import make_grafter, make_plan, pick_drafter
 from graft.decoder import BatchDecoder, Observer
 from graft.drafters.base import Drafter
 from graft.fingerprint import tokenizer_fingerprint
 from graft.matrix import AdjacencyMatrix
 from graft.matrix_file import save_matrix
+from graft.memory import Memory
 from graft.metrics import CollapseAlarm
 from graft.prompts import Message, Prompt, as_prompts, encode
 from graft.pruning import DraftPlan
 from graft.request import Request, Result, StreamToken
 from graft.sampling_params import SamplingParams
-from graft.settings import DRAFTING, RETRIEVING, EngineSettings, Policy
+from graft.settings import DRAFTING, EngineSettings, Policy
 from graft.stream import TokenStream
 from graft.target import Target
 from graft.template import Template, default_template
@@ -80,7 +81,8 @@ class Engine:
         self.settings = settings or EngineSettings()
         self.drafter = drafter
         self._matrix_file = matrix_file
-        self.matrix = matrix or AdjacencyMatrix(token_count, self.settings.k, target.device)
+        matrix = matrix or AdjacencyMatrix(token_count, self.settings.k, target.device)
+        self.memory = Memory(matrix)
         self.templates = tuple(templates or [default_template().within(self.matrix.k)])
         self._alarm = CollapseAlarm()
         self._cached: list[int] = []  # tokens behind the rows of slot 0, for a next turn
@@ -88,6 +90,11 @@ class Engine:
         self._opened: int = 0  # what the target counted when they were written
         self._busy = False
         self._plan(self.settings)
+
+    @property
+    def matrix(self) -> AdjacencyMatrix:
+        """Successors of single tokens, as learnt so far."""
+        return self.memory.matrix
 
     @property
     def policy(self) -> Policy:
@@ -388,15 +395,13 @@ class Engine:
         if not (keep and self._drafted):
             drafter.open(slots, longest)
         self._drafted = policy in DRAFTING
-        retriever = make_retriever(settings, policy, plan, self.matrix, self.templates, slots)
+        grafter = make_grafter(settings, policy, plan, self.memory, self.templates, slots)
         return BatchDecoder(
             self.target,
             drafter,
-            retriever,
+            grafter,
             plan=plan,
             token_count=self.token_count,
-            dedup=settings.dedup,
-            refill=settings.refill and policy in RETRIEVING,
             watch=watch,
         )
 

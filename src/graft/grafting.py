@@ -38,9 +38,13 @@ class Grafted(NamedTuple):
     tree: TokenTree  # [B, K + 1]
     scores: Tensor  # float32 [B, K + 1] log-probability of the path, NaN where nobody drafted it
     shared: Tensor  # bool [B, K + 1] kept draft nodes that were retrieved too
-    redirected: Tensor  # their number: template entries met that took no slot
-    asked: Tensor  # template nodes whose parent was there: lookups
-    found: Tensor  # of these, how many found a successor
+    by_context: Tensor  # bool [B, K + 1] retrieved nodes that a longer context named
+    kept: Tensor  # draft nodes, before gaps were filled
+    redirected: Tensor  # retrieved nodes that the draft held already: they took no slot
+    lookups: Tensor  # nodes whose successors the matrix was asked for
+    hits: Tensor  # of these, how many found any
+    context_lookups: Tensor  # the same of longer contexts
+    context_hits: Tensor
 
 
 def graft(
@@ -63,7 +67,8 @@ def graft(
     zero = torch.zeros_like(draft.kept)
     if retrieved is None:
         tree, scores = entries.best(budget)
-        return Grafted(tree, scores, torch.zeros_like(tree.used), zero, zero, zero)
+        nobody = torch.zeros_like(tree.used)
+        return Grafted(tree, scores, nobody, nobody, draft.kept, *[zero] * 5)
     home, found = _homes(draft, retrieved, dedup)
     asked = retrieved.found[:, retrieved.shape.parents].sum(1) - 1
     redirect = found & (home > 0) & (home <= draft.kept.unsqueeze(1))
@@ -76,7 +81,11 @@ def graft(
     # Kept draft nodes stand in the tree where they stood in the draft.
     shared = torch.zeros_like(tree.used).scatter(1, home.where(met, 0), True)
     shared[:, 0] = False
-    return Grafted(tree, scores, shared, shared.sum(1), asked, retrieved.found.sum(1) - 1)
+    hits = retrieved.found.sum(1) - 1
+    by_context = torch.zeros_like(shared)
+    return Grafted(
+        tree, scores, shared, by_context, draft.kept, shared.sum(1), asked, hits, zero, zero
+    )
 
 
 def _homes(draft: Draft, retrieved: Retrieved, dedup: Dedup) -> tuple[Tensor, Tensor]:

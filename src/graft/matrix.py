@@ -12,12 +12,23 @@ This module knows tokens and ranks alone: no trees, no models.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from graft.ranking import best_scores
 
 EMPTY = -1
+UNKNOWN = -1.0
+
+
+class Best(NamedTuple):
+    """The k best successors of tokens, best first: int64 [..., k], and float32 [..., k], the
+    probability of each among them (the k, not the vocabulary), UNKNOWN where nobody said it."""
+
+    ids: Tensor
+    chances: Tensor
 
 
 class AdjacencyMatrix:
@@ -42,28 +53,34 @@ class AdjacencyMatrix:
         shape = (count * token_count + 1, k)
         with torch.inference_mode(False):  # it can be written in and out of that mode
             self.ids = torch.full(shape, EMPTY, dtype=torch.int32, device=device)
+            self.chances = torch.full(shape, UNKNOWN, dtype=torch.float16, device=device)
 
     @property
     def bytes(self) -> int:
         """Memory held."""
-        return self.ids.numel() * self.ids.element_size()
+        return self.ids.nbytes + self.chances.nbytes
 
     def lookup(self, tokens: Tensor, ranks: Tensor) -> Tensor:
         """Successors int64 [...] at `ranks` of `tokens` (same shape); EMPTY where none is held."""
         return self.ids[tokens, ranks].long()
 
-    def best(self, logits: Tensor) -> Tensor:
-        """The successors that logits [..., V'] name, best first: int64 [..., k]."""
-        rows = logits[..., : self.token_count].flatten(0, -2)
-        best: Tensor = best_scores(rows, self.k)[1]
-        return best.view(*logits.shape[:-1], self.k)
+    def row(self, tokens: Tensor) -> Best:
+        """All that is held behind tokens int64 [...]."""
+        return Best(self.ids[tokens].long(), self.chances[tokens].float())
 
-    def write(self, tokens: Tensor, successors: Tensor, priority: Tensor) -> Tensor:
+    def best(self, logits: Tensor) -> Best:
+        """The successors that logits [..., V'] name."""
+        rows = logits[..., : self.token_count].flatten(0, -2)
+        values, ids = best_scores(rows, self.k)
+        shape = (*logits.shape[:-1], self.k)
+        return Best(ids.view(shape), values.float().softmax(1).view(shape))
+
+    def write(self, tokens: Tensor, best: Best, priority: Tensor) -> Tensor:
         """Set whole rows.
 
         Args:
             tokens: int64 [E], rows to write.
-            successors: int64 [E, k].
+            best: [E, k], what to write.
             priority: int64 [E], distinct where `tokens` repeats; the highest wins, negative ones
                 are not written. (A scatter with repeated indices has no defined winner on CUDA.)
 
@@ -73,7 +90,8 @@ class AdjacencyMatrix:
         same = tokens.unsqueeze(1) == tokens
         beaten = (same & (priority > priority.unsqueeze(1))).any(1) | (priority < 0)
         rows = torch.where(beaten, len(self.ids) - 1, tokens)
-        self.ids[rows] = successors.to(self.ids.dtype)
+        self.ids[rows] = best.ids.to(self.ids.dtype)
+        self.chances[rows] = best.chances.to(self.chances.dtype)
         return (~beaten).sum()
 
     def learn_text(self, tokens: Tensor, table: int = 0) -> None:
@@ -103,17 +121,20 @@ class AdjacencyMatrix:
         fresh[group[kept], rank[kept]] = successor[kept]
         rows = rows + table * size
         self.ids[rows] = _merge(fresh, self.ids[rows].long()).to(self.ids.dtype)
+        self.chances[rows] = UNKNOWN
 
     def clear(self, table: int | None = None) -> None:
         """Forget everything, or what one table holds."""
         first = 0 if table is None else table * self.token_count
         last = len(self.ids) if table is None else first + self.token_count
         self.ids[first:last] = EMPTY
+        self.chances[first:last] = UNKNOWN
 
     def copy(self) -> AdjacencyMatrix:
         """Another matrix that holds the same."""
         out = AdjacencyMatrix(self.token_count, self.k, self.ids.device, self.count)
         out.ids.copy_(self.ids)
+        out.chances.copy_(self.chances)
         return out
 
     def check_integrity(self) -> None:

@@ -63,6 +63,10 @@ class RoundRecord:
     accepted_retrieved: int
     lookups: int  # matrix entries asked for
     hits: int  # of these, how many were written
+    context_lookups: int  # nodes whose longer contexts were looked up
+    context_hits: int  # of these, how many had been seen
+    proposed_context: int  # of the retrieved nodes, those that a longer context named
+    accepted_context: int
     rows_written: int  # matrix rows, by the whole batch
     batch: int  # sequences in the round
     context: int  # committed tokens before the round
@@ -130,6 +134,9 @@ class Stats:
     retrieved_accept_ratio: float | None
     verification_waste: float | None  # 1 - accepted / proposed
     matrix_hit_rate: float | None
+    context_hit_rate: float | None
+    proposed_context: int
+    accepted_context: int
     rows_written: int
     prefill_seconds: float
     decode_seconds: float
@@ -187,6 +194,9 @@ def summarise(
         retrieved_accept_ratio=ratio(total("accepted_retrieved"), total("proposed_retrieved")),
         verification_waste=None if waste is None else 1 - waste,
         matrix_hit_rate=ratio(total("hits"), total("lookups")),
+        context_hit_rate=ratio(total("context_hits"), total("context_lookups")),
+        proposed_context=total("proposed_context"),
+        accepted_context=total("accepted_context"),
         rows_written=total("rows_written"),
         prefill_seconds=prefill_seconds,
         decode_seconds=decode_seconds,

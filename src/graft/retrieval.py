@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from graft.matrix import EMPTY, AdjacencyMatrix
+from graft.matrix import EMPTY, AdjacencyMatrix, Best
 from graft.template import Level, Template
 from graft.tree import TokenTree
 from graft.verify import Walk
@@ -126,6 +126,10 @@ class MatrixRetriever:
             rows = self._rows(tokens)
         return Retrieved(tokens, found, shape)
 
+    def successors(self, tokens: Tensor) -> Best:
+        """All that the matrix holds behind tokens [B, n] of the running sequences."""
+        return self.matrix.row(self._rows(tokens))
+
     def update(self, tree: TokenTree, logits: Tensor, walk: Walk) -> Tensor:
         """Write the row of every verified node's token.
 
@@ -141,9 +145,9 @@ class MatrixRetriever:
         rank = torch.where(accepted >= 0, width + accepted, order)
         sequence = torch.arange(batch, device=logits.device).unsqueeze(1)
         priority = torch.where(tree.used, sequence * 2 * width + rank, -1)
-        successors = self.matrix.best(logits).flatten(0, 1)
+        best = Best(*(part.flatten(0, 1) for part in self.matrix.best(logits)))
         rows = self._rows(tree.tokens)
-        return self.matrix.write(rows.flatten(), successors, priority.flatten())
+        return self.matrix.write(rows.flatten(), best, priority.flatten())
 
     def admit(self, slot: int, tokens: Tensor) -> Observer | None:
         """Learn from a prompt as `prompt_learning` says."""

@@ -17,12 +17,21 @@ from graft.pruning import DraftPlan
 #   pruned          the drafter, stopping at checkpoints; released slots stay empty
 #   graft-unpruned  the drafter and the matrix have half the budget each
 #   graft           the drafter, stopping at checkpoints; the matrix has the released slots [paper]
+#   graft+          drafter, matrix and longer contexts: the likeliest nodes, wherever they hang
 Policy = Literal[
-    "plain", "lookup", "retrieval", "dense", "eagle3", "pruned", "graft-unpruned", "graft"
+    "plain",
+    "lookup",
+    "retrieval",
+    "dense",
+    "eagle3",
+    "pruned",
+    "graft-unpruned",
+    "graft",
+    "graft+",
 ]
-DRAFTING = ("dense", "eagle3", "pruned", "graft-unpruned", "graft")
-RETRIEVING = ("retrieval", "graft-unpruned", "graft")
-PRUNING = ("pruned", "graft")
+DRAFTING = ("dense", "eagle3", "pruned", "graft-unpruned", "graft", "graft+")
+RETRIEVING = ("retrieval", "graft-unpruned", "graft", "graft+")
+PRUNING = ("pruned", "graft", "graft+")
 # What a prompt teaches the matrix: the successions of its own tokens (free), the target's best
 # successors of each of them (costs the output layer over the whole prompt), or nothing.
 PromptLearning = Literal["text", "logits", "off"]

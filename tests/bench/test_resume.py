@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from graft.bench.journal import Entry, Journal
-from graft.bench.matrices import Matrices
 from graft.bench.measurement import Measurement
+from graft.bench.memories import Memories
 from graft.bench.results_writer import ResultsWriter
 from graft.bench.runner import Plan
 from graft.engine import Engine
@@ -87,7 +87,7 @@ def test_a_killed_run_goes_on(
     assert without_times(run(tmp_path, plan(METHODS))) == whole
 
 
-def test_with_cold_matrices(tmp_path: Path) -> None:
+def test_with_cold_memories(tmp_path: Path) -> None:
     what = plan(METHODS, matrix="cold")
     _killed(tmp_path / "a", what, ResultsWriter, "append", 7, True)
     found = without_times(run(tmp_path / "a", what))
@@ -118,12 +118,12 @@ def test_without_the_journal_it_is_refused(whole: list[Measurement], tmp_path: P
         run(tmp_path, plan(METHODS))
 
 
-def test_with_matrices_that_are_lost_it_would_not(
+def test_with_memories_that_are_lost_it_would_not(
     whole: list[Measurement], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: rounds tell whether what was learnt is there."""
     _killed(tmp_path, plan(METHODS), Journal, "write", 2, False)
-    monkeypatch.setattr(Matrices, "take", lambda self, learnt: None)
+    monkeypatch.setattr(Memories, "take", lambda self, learnt: None)
     found = without_times(run(tmp_path, plan(METHODS)))
     assert [m.token_ids for m in found] == [m.token_ids for m in whole]
     assert found != whole
@@ -206,8 +206,8 @@ class TestJournal:
         found = self._journal(tmp_path).read()
         assert found is not None
         assert found.lines == self.ENTRY.lines
-        (name,) = self.ENTRY.matrices
-        assert torch.equal(found.matrices[name], self.ENTRY.matrices[name])
+        (name,) = self.ENTRY.memories
+        assert torch.equal(found.memories[name], self.ENTRY.memories[name])
         assert [p.name for p in tmp_path.glob("journal*")] == ["journal.safetensors"]
 
     def test_of_another_run(self, tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ class TestJournal:
     def test_a_matrix_of_another_shape(self, tmp_path: Path) -> None:
         run(tmp_path, plan("retrieval", ITEMS[:1]))
         with (
-            pytest.raises(ValueError, match="had learnt a matrix of"),
+            pytest.raises(ValueError, match="had learnt another memory"),
             opened(tmp_path, plan("retrieval"), engines(k=6)) as runner,
         ):
             list(runner.run())

@@ -119,7 +119,7 @@ class TestOrder:
             assert policies == dict.fromkeys(
                 [(p, b) for p in ("plain", "retrieval", "graft") for b in (1, 2)], 1
             )
-            assert all(int(ids.max()) == -1 for ids in runner._matrices.learnt().values())
+            assert all(int(ids.max()) == -1 for ids in runner._memories.learnt().values())
             answers.close()  # type: ignore[attr-defined]
         assert lines_of(tmp_path) == []
 

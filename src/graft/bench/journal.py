@@ -1,8 +1,8 @@
 """The journal: the last group of a run, whole, beside its results.
 
-Lines are appended one by one and matrices are large, so a run could be killed between the two. The
+Lines are appended one by one and memories are large, so a run could be killed between the two. The
 journal holds both for the last group, in one file that is replaced in one step *before* the lines
-are appended. Whoever goes on with the run appends what is missing of them and takes the matrices,
+are appended. Whoever goes on with the run appends what is missing of them and takes the memories,
 and is where the run was.
 
 Invariant: a journal is read by the run alone that wrote it. It knows no engine.
@@ -31,7 +31,7 @@ class Entry(NamedTuple):
     """What a journal holds."""
 
     lines: list[Measurement]  # of the last group
-    matrices: dict[str, Tensor]  # what each case had learnt by then: ids int32 [V, k]
+    memories: dict[str, Tensor]  # what each case had learnt by then, by case and tensor
 
 
 class Journal:
@@ -55,7 +55,7 @@ class Journal:
             ValueError: where it cannot be written.
         """
         text = json.dumps([line.to_line() for line in entry.lines]).encode()
-        tensors = {name: ids.cpu().contiguous() for name, ids in entry.matrices.items()}
+        tensors = {name: ids.cpu().contiguous() for name, ids in entry.memories.items()}
         tensors[_LINES] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
         try:
             write_whole(self.path, save(tensors, metadata=self._facts))
@@ -66,7 +66,7 @@ class Journal:
         """What was written last; None if this run has written nothing.
 
         Raises:
-            ValueError: for a file that is damaged, or matrices of another tokenizer.
+            ValueError: for a file that is damaged, or memories of another tokenizer.
         """
         if not self.path.exists():
             return None
@@ -89,6 +89,6 @@ class Journal:
     def _check(self, facts: Mapping[str, Any]) -> None:
         if facts.get("fingerprint") != self._facts["fingerprint"]:
             raise ValueError(
-                f"the matrices in {self.path} were learnt with another tokenizer: run into "
+                f"the memories in {self.path} were learnt with another tokenizer: run into "
                 "another folder"
             )

@@ -23,8 +23,8 @@ from graft.bench.conversation import told, turn_ids
 from graft.bench.item import Item
 from graft.bench.journal import Entry, Journal
 from graft.bench.judging import judged
-from graft.bench.matrices import Matrices
 from graft.bench.measurement import Measurement
+from graft.bench.memories import Memories
 from graft.bench.methods import Case
 from graft.bench.outside import Outside, generate
 from graft.bench.results import read_results
@@ -86,12 +86,12 @@ class Runner:
         self._make_unpacked = unpacked
         self._unpacked: PreTrainedModel | None = None
         keeping = [] if cold else [c for c in plan.cases if c.method.policy in RETRIEVING]
-        self._matrices = Matrices(engines, keeping)
+        self._memories = Memories(engines, keeping)
         engine = engines[None]
         fingerprint = tokenizer_fingerprint(engine.tokenizer, engine.token_count)
         self._journal = Journal(folder, fingerprint)
         entry = self._journal.read() or Entry([], {})
-        self._learnt = entry.matrices
+        self._learnt = entry.memories
         self._write(entry.lines)
         known = read_results(folder / "results.jsonl").measurements
         self._known = {line.key: line for line in known}
@@ -114,22 +114,22 @@ class Runner:
                 ready = True
             lines = [line for turn in self._turns(group, waiting, number) for line in turn]
             fresh = [line for line in lines if line.key not in self.writer.done]
-            self._journal.write(Entry(fresh, self._matrices.learnt()))
+            self._journal.write(Entry(fresh, self._memories.learnt()))
             self._write(fresh)
             yield fresh
 
     def _begin(self) -> None:
         """Warm up, and go on with what an earlier start of the run had learnt."""
         self._warm_up(self.plan.cases)
-        self._matrices.restore()
+        self._memories.restore()
         heard = {key[3:] for key in self._known}  # cases that have answered before
-        for case in self._matrices.missing(self._learnt):
+        for case in self._memories.missing(self._learnt):
             if self._key(case, self.plan.items[0], 0)[3:] in heard:
                 raise ValueError(
                     f"what {case.name} had learnt is not in {self._journal.path}, so its matrix "
                     "cannot be gone on with: run into another folder"
                 )
-        self._matrices.take(self._learnt)
+        self._memories.take(self._learnt)
 
     def _write(self, lines: Sequence[Measurement]) -> None:
         for line in lines:
@@ -204,7 +204,7 @@ class Runner:
     def _decode(
         self, case: Case, prompts: Sequence[list[int]], params: SamplingParams
     ) -> list[Result]:
-        with self._matrices.of(case) as engine:
+        with self._memories.of(case) as engine:
             return engine.generate(
                 [list(prompt) for prompt in prompts],
                 params,

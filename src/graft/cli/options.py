@@ -28,6 +28,7 @@ class Policy(StrEnum):
     pruned = "pruned"
     graft_unpruned = "graft-unpruned"
     graft = "graft"
+    graft_plus = "graft+"
 
 
 class Drafter(StrEnum):

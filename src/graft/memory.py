@@ -1,0 +1,85 @@
+"""Memory: what an engine has learnt while decoding, and every later request may use.
+
+The matrix is always there; contexts and estimates are made when a policy first asks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from graft.contexts import ContextTable
+from graft.estimates import Estimates
+from graft.evidence import Cells
+from graft.matrix import AdjacencyMatrix
+from graft.prior import default_prior
+
+
+class Memory:
+    """What one engine has learnt.
+
+    Args:
+        matrix: of the target's tokens, beside the target.
+    """
+
+    def __init__(self, matrix: AdjacencyMatrix) -> None:
+        self.matrix = matrix
+        self._contexts: ContextTable | None = None
+        self._estimates: Estimates | None = None
+
+    @property
+    def contexts(self) -> ContextTable:
+        """Followers of longer contexts."""
+        if self._contexts is None:
+            self._contexts = ContextTable(self.matrix.token_count, self.matrix.ids.device)
+        return self._contexts
+
+    @property
+    def estimates(self) -> Estimates:
+        """What candidates were worth."""
+        if self._estimates is None:
+            cells = Cells(len(self.contexts.orders), self.matrix.ids.device)
+            self._estimates = Estimates(default_prior(cells), cells.voice)
+        return self._estimates
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that was learnt, by name, as it stands in memory."""
+        size = self.matrix.token_count
+        out = {"ids": self.matrix.ids[:size], "chances": self.matrix.chances[:size]}
+        if self._contexts is not None:
+            out |= {f"contexts.{name}": tensor for name, tensor in self._contexts.tensors().items()}
+        if self._estimates is not None:
+            out |= {"trials": self._estimates.trials, "hits": self._estimates.hits}
+        return out
+
+    @torch.inference_mode(False)
+    def take(self, tensors: Mapping[str, Tensor]) -> None:
+        """Hold what `tensors` gave, and forget the rest.
+
+        Raises:
+            ValueError: for tensors of another shape.
+        """
+        self._contexts = self._estimates = None
+        if any(name.startswith("contexts.") for name in tensors):
+            self._contexts = self.contexts
+        if "trials" in tensors:
+            self._estimates = self.estimates
+        own = self.tensors()
+        if own.keys() != tensors.keys():
+            raise ValueError(f"a memory of {sorted(tensors)}, but one of {sorted(own)} is needed")
+        for name, tensor in tensors.items():
+            if own[name].shape != tensor.shape:
+                raise ValueError(
+                    f"{name} has shape {list(tensor.shape)}, but {list(own[name].shape)} is needed"
+                )
+            own[name].copy_(tensor)
+        if self._estimates is not None:
+            self._estimates.refresh()
+
+    def copy(self) -> Memory:
+        """Another memory that holds the same."""
+        out = Memory(self.matrix.copy())
+        out.take(self.tensors())
+        return out

@@ -1,0 +1,158 @@
+"""ValuedGrafter: the budget goes to the likeliest nodes, wherever they hang. [ours]
+
+It joins growth (`graft.growth`), what is retrieved from (matrix and contexts) and what is learnt
+of them (`graft.estimates`). After each verification every candidate behind a visited node is
+compared with the target's draw there, whether it had a slot or not.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from graft.contexts import ContextTable, Followers
+from graft.draft import Draft
+from graft.estimates import Estimates
+from graft.evidence import Cells
+from graft.grafting import Grafted
+from graft.growth import Grown, Lookups, grow
+from graft.matrix import EMPTY
+from graft.pruning import DraftPlan
+from graft.retrieval import MatrixRetriever, Observer, Retrieved
+from graft.tree import Source
+from graft.verify import Walk
+
+
+class ValuedGrafter:
+    """Grafts by value.
+
+    Args:
+        plan: its budget and beam.
+        cells, estimates: what candidates are worth.
+        matrix: retrieves and learns successors of single tokens; None leaves them out.
+        contexts: followers of longer contexts; None leaves them out.
+        levels: depth of trees at most.
+    """
+
+    def __init__(
+        self,
+        plan: DraftPlan,
+        cells: Cells,
+        estimates: Estimates,
+        matrix: MatrixRetriever | None,
+        contexts: ContextTable | None,
+        *,
+        levels: int,
+    ) -> None:
+        self._plan, self._levels = plan, levels
+        self._cells, self._estimates = cells, estimates
+        self._matrix, self._contexts = matrix, contexts
+        self._window = contexts.longest if contexts is not None else 1
+        self._grown: Grown | None = None
+
+    def look_up(self, roots: Tensor) -> Retrieved | None:
+        """Nothing: what is retrieved depends on the draft."""
+        return None
+
+    def graft(
+        self, draft: Draft, retrieved: Retrieved | None, history: Tensor, length: Tensor
+    ) -> Grafted:
+        """The likeliest nodes."""
+        batch = len(length)
+        back = torch.arange(self._window - 1, -1, -1, device=length.device)
+        windows = history.gather(1, (length.unsqueeze(1) - 1 - back).clamp(min=0))
+        grown = self._grown = grow(
+            windows,
+            length,
+            draft,
+            Lookups(
+                self._followers if self._contexts is not None else None,
+                self._successors if self._matrix is not None else None,
+            ),
+            self._cells,
+            self._estimates.table(batch),
+            budget=self._plan.budget,
+            levels=self._levels,
+            beam=self._plan.beam,
+        )
+        scores = torch.nn.functional.pad(draft.scores, (0, 1), value=torch.nan)
+        drafted = grown.tree.sources == Source.DRAFT
+        shared = drafted & grown.retrieved
+        return Grafted(
+            grown.tree,
+            scores.gather(1, grown.drafted),
+            shared,
+            grown.by_context & ~drafted,
+            drafted.sum(1),
+            shared.sum(1),
+            *self._hits(grown),
+        )
+
+    def learn(
+        self, grafted: Grafted, logits: Tensor, walk: Walk, history: Tensor, length: Tensor
+    ) -> Tensor:
+        """Candidates, contexts and successors."""
+        assert self._grown is not None, "graft() comes first"
+        self._judge(self._grown, walk)
+        if self._contexts is not None:
+            self._read(self._contexts, walk, history, length)
+        if self._matrix is None:
+            return length.new_zeros(())
+        return self._matrix.update(grafted.tree, logits, walk)
+
+    def admit(self, slot: int, tokens: Tensor) -> Observer | None:
+        """Learn from a prompt."""
+        self._estimates.admit(slot)
+        if self._contexts is not None:
+            self._contexts.learn_text(tokens)
+        return self._matrix.admit(slot, tokens) if self._matrix is not None else None
+
+    def move(self, source: int, target: int) -> None:
+        """What is a sequence's own goes with it."""
+        self._estimates.move(source, target)
+        if self._matrix is not None:
+            self._matrix.move(source, target)
+
+    def _followers(self, windows: Tensor, lengths: Tensor) -> Followers:
+        assert self._contexts is not None
+        return self._contexts.lookup(windows, lengths)
+
+    def _successors(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        assert self._matrix is not None
+        return self._matrix.successors(tokens)
+
+    def _hits(self, grown: Grown) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Lookups and hits, of the matrix and of contexts: int64 [B] each."""
+        held = grown.offers.tokens != EMPTY
+        first = grown.columns.contexts
+        asked = grown.asked.sum(1)
+        zero = torch.zeros_like(asked)
+        by_matrix = by_context = (zero, zero)
+        if grown.columns.matrix:
+            by_matrix = asked, (held[:, :, first] & grown.asked).sum(1)
+        if first:
+            by_context = asked, (held[:, :, :first].any(2) & grown.asked).sum(1)
+        return *by_matrix, *by_context
+
+    def _judge(self, grown: Grown, walk: Walk) -> None:
+        """Compare what was offered behind visited nodes with the target's draws."""
+        level = torch.arange(walk.nodes.shape[1], device=walk.nodes.device)
+        place = grown.place.gather(1, walk.nodes)
+        asked = grown.offers.tokens.shape[1]
+        visited = (level <= walk.accepted.unsqueeze(1)) & (place < asked)
+        index = place.clamp(max=asked - 1).unsqueeze(2)
+        index = index.expand(-1, -1, grown.offers.tokens.shape[2])
+        tokens, cells, valid = (part.gather(1, index) for part in grown.offers)
+        counted = valid & visited.unsqueeze(2)
+        right = tokens == walk.tokens.unsqueeze(2)
+        self._estimates.learn(cells.flatten(1), counted.flatten(1), right.flatten(1))
+
+    def _read(self, contexts: ContextTable, walk: Walk, history: Tensor, length: Tensor) -> None:
+        """Learn what followed what in the committed tokens."""
+        level = torch.arange(walk.tokens.shape[1], device=length.device)
+        at = length.unsqueeze(1) + level  # position of each draw
+        back = torch.arange(self._window, 0, -1, device=length.device)
+        index = (at.unsqueeze(2) - back).clamp(min=0).flatten(1)
+        windows = history.gather(1, index).view(-1, self._window)
+        followers = walk.tokens.where(level <= walk.accepted.unsqueeze(1), -1)
+        contexts.learn(windows, followers.flatten(), at.flatten())

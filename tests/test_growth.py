@@ -1,0 +1,277 @@
+"""Growth takes the likeliest nodes: compared with a search that goes node by node."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from typing import NamedTuple
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from graft.contexts import ContextTable
+from graft.draft import Draft, no_draft
+from graft.evidence import Cells
+from graft.growth import Grown, Lookups, grow
+from graft.matrix import EMPTY
+from graft.pruning import dense
+from graft.tree import Source, TokenTree
+from tests.random_trees import drafts, tables
+
+VOCAB = 6
+ORDERS = (1, 2, 3)
+CPU = torch.device("cpu")
+Path = tuple[int, ...]
+
+
+class Case(NamedTuple):
+    """A round, and where its trees are grown from."""
+
+    history: Tensor  # [B, T]
+    length: Tensor  # [B]
+    draft: Draft
+    contexts: ContextTable | None
+    ids: Tensor | None  # [VOCAB, k] successors
+    chances: Tensor
+    table: Tensor  # [B, cells]
+    budget: int
+    levels: int
+
+
+CELLS = Cells(len(ORDERS), CPU)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    draft = draw(drafts(vocab_size=VOCAB))
+    batch = draft.tree.batch
+    drawn = random.Random(draw(st.integers(0, 1 << 32)))
+    contexts = None
+    if draw(st.booleans()):
+        contexts = ContextTable(VOCAB, CPU, orders=ORDERS, rows=1 << 12, ring=3)
+        for _ in range(draw(st.integers(0, 3))):
+            text = [drawn.randrange(VOCAB) for _ in range(30)]
+            contexts.learn_text(torch.tensor(text))
+    ids = draw(tables(rows=VOCAB, k=3)) if draw(st.booleans()) else None
+    made = torch.Generator().manual_seed(drawn.randrange(1 << 30))
+    length = [drawn.randrange(1, 9) for _ in range(batch)]
+    history = torch.randint(VOCAB, (batch, 12), generator=made)
+    roots = history.gather(1, torch.tensor(length).unsqueeze(1) - 1)
+    tree = draft.tree
+    tokens = torch.cat([roots, tree.tokens[:, 1:]], 1)
+    tree = TokenTree(tokens, tree.parents, tree.depths, tree.used, tree.sources, tree.max_depth)
+    return Case(
+        history,
+        torch.tensor(length),
+        draft._replace(tree=tree),
+        contexts,
+        ids,
+        torch.rand(VOCAB, 3, generator=made) - 0.2,
+        torch.rand(batch, CELLS.count, generator=made) * draw(st.sampled_from([0.3, 0.99])),
+        draw(st.integers(1, 14)),
+        draw(st.integers(1, 6)),
+    )
+
+
+def grown(case: Case) -> Grown:
+    longest = case.contexts.longest if case.contexts is not None else 1
+    back = torch.arange(longest - 1, -1, -1)
+    windows = case.history.gather(1, (case.length.unsqueeze(1) - 1 - back).clamp(min=0))
+    lookups = Lookups(
+        case.contexts.lookup if case.contexts is not None else None,
+        (lambda t: (case.ids[t], case.chances[t])) if case.ids is not None else None,
+    )
+    return grow(
+        windows,
+        case.length,
+        case.draft,
+        lookups,
+        CELLS,
+        case.table,
+        budget=case.budget,
+        levels=case.levels,
+        beam=16,
+    )
+
+
+def behind(case: Case, row: int, path: Path, drafted: int | None) -> dict[int, tuple[int, int]]:
+    """Cell, and index in the draft or -1, of every token that may follow a path."""
+    text = [*case.history[row, : int(case.length[row])].tolist(), *path]
+    named: dict[int, int] = {}  # token -> row of the cell
+    found = False
+    if case.contexts is not None:
+        longest = case.contexts.longest
+        window = torch.tensor(([0] * longest + text)[-longest:])
+        followers = case.contexts.lookup(window, torch.tensor(len(text)))
+        ring, seen = followers.tokens.flip(0), followers.seen.flip(0)
+        same = (ring.unsqueeze(2) == ring.unsqueeze(1)).sum(2)
+        found = bool((seen > 0).any())
+        rows = CELLS.of_contexts(same, seen)
+        for token, cell in zip(ring.flatten().tolist(), rows.flatten().tolist(), strict=True):
+            if token != EMPTY:
+                named.setdefault(token, cell)
+    if case.ids is not None:
+        rows = CELLS.of_matrix(case.chances[text[-1]], torch.tensor(found))
+        for token, cell in zip(case.ids[text[-1]].tolist(), rows.tolist(), strict=True):
+            if token != EMPTY:
+                named.setdefault(token, cell)
+    below: dict[int, int] = {}
+    tree, scores = case.draft.tree, case.draft.scores
+    if drafted is not None:
+        for node in range(1, tree.width):
+            if bool(tree.used[row, node]) and int(tree.parents[row, node]) == drafted:
+                below[int(tree.tokens[row, node])] = node
+    out = {}
+    for token in {**named, **below}:
+        node = below.get(token, -1)
+        chance = -1.0
+        if node >= 0:
+            chance = float((scores[row, node] - scores[row, drafted or 0]).exp())
+        column = CELLS.of_drafter(torch.tensor(chance), len(path) + 1)
+        out[token] = (int(CELLS.join(torch.tensor(named.get(token, 0)), column)), node)
+    return out
+
+
+def reference(case: Case, row: int) -> dict[Path, float]:
+    """The likeliest nodes and their values, one by one."""
+    found: dict[Path, float] = {}
+    waiting: list[tuple[float, Path, int | None]] = [(-1.0, (), 0)]
+    while waiting and len(found) <= case.budget:
+        value, path, drafted = heapq.heappop(waiting)
+        found[path] = -value
+        if len(path) == case.levels:
+            continue
+        cells = behind(case, row, path, drafted)
+        total = sum(float(case.table[row, cell]) for cell, _ in cells.values())
+        for token, (cell, node) in cells.items():
+            chance = float(case.table[row, cell]) / max(total, 1.0)
+            below = node if node >= 0 else None
+            heapq.heappush(waiting, (value * chance, (*path, token), below))
+    return found
+
+
+def paths(tree: TokenTree, row: int) -> list[Path]:
+    """The path of each used node."""
+    out: list[Path] = [()]
+    for node in range(1, int(tree.used[row].sum())):
+        out.append((*out[int(tree.parents[row, node])], int(tree.tokens[row, node])))
+    return out
+
+
+def check(case: Case, out: Grown) -> None:
+    out.tree.check_integrity()
+    assert out.tree.width == case.budget + 1
+    for row in range(out.tree.batch):
+        wanted = reference(case, row)
+        found = dict(zip(paths(out.tree, row), out.values[row].tolist(), strict=False))
+        assert sorted(found.values()) == pytest.approx(sorted(wanted.values()), rel=1e-4)
+        least = min(wanted.values())
+        for path, value in found.items():
+            assert value == pytest.approx(wanted.get(path, least), rel=1e-4)
+
+
+@settings(deadline=None, max_examples=150)
+@given(cases())
+def test_the_tree_holds_the_likeliest_nodes(case: Case) -> None:
+    check(case, grown(case))
+
+
+@settings(deadline=None, max_examples=60)
+@given(cases())
+def test_each_row_is_grown_for_itself(case: Case) -> None:
+    out = grown(case)
+    for row in range(out.tree.batch):
+        part = slice(row, row + 1)
+        tree = case.draft.tree
+        alone = grown(
+            case._replace(
+                history=case.history[part],
+                length=case.length[part],
+                draft=case.draft._replace(
+                    tree=TokenTree(
+                        tree.tokens[part],
+                        tree.parents[part],
+                        tree.depths[part],
+                        tree.used[part],
+                        tree.sources[part],
+                        tree.max_depth,
+                    ),
+                    scores=case.draft.scores[part],
+                ),
+                table=case.table[part],
+            )
+        )
+        assert paths(alone.tree, 0) == paths(out.tree, row)
+
+
+@settings(deadline=None, max_examples=60)
+@given(cases())
+def test_every_node_says_where_it_comes_from(case: Case) -> None:
+    """Its index in the draft, whether retrieval names it, and what was offered behind it."""
+    out = grown(case)
+    for row in range(out.tree.batch):
+        for node, path in enumerate(paths(out.tree, row)):
+            index = int(out.drafted[row, node])
+            drafted = index if index < case.draft.tree.width else None
+            if node:
+                parent = int(out.tree.parents[row, node])
+                above = int(out.drafted[row, parent])
+                cells = behind(
+                    case, row, path[:-1], above if above < case.draft.tree.width else None
+                )
+                cell, place = cells[path[-1]]
+                assert place == (-1 if drafted is None else drafted)
+                source = Source.RETRIEVED if drafted is None else Source.DRAFT
+                assert int(out.tree.sources[row, node]) == source
+                assert bool(out.retrieved[row, node]) == (int(CELLS.parts()[0][cell]) > 0)
+            place = int(out.place[row, node])
+            if place < out.offers.tokens.shape[1]:
+                valid = out.offers.valid[row, place]
+                offered = dict(
+                    zip(
+                        out.offers.tokens[row, place][valid].tolist(),
+                        out.offers.cells[row, place][valid].tolist(),
+                        strict=True,
+                    )
+                )
+                wanted = {t: cell for t, (cell, _) in behind(case, row, path, drafted).items()}
+                assert offered == wanted
+
+
+def test_the_comparison_notices_an_estimate_that_is_not_used() -> None:
+    """The negative control: with another table the tree would be another."""
+    case = Case(
+        torch.tensor([[1, 2, 3]]),
+        torch.tensor([3]),
+        no_draft(torch.tensor([3]), dense(4, 1, 1)),
+        None,
+        torch.tensor([[1, 2, 3]] * VOCAB),
+        torch.full((VOCAB, 3), 0.5),
+        torch.linspace(0.1, 0.9, CELLS.count).unsqueeze(0),
+        4,
+        2,
+    )
+    check(case, grown(case))
+    with pytest.raises(AssertionError):
+        check(case, grown(case._replace(table=case.table.flip(1))))
+
+
+def test_nothing_to_offer_leaves_the_root() -> None:
+    none = no_draft(torch.tensor([3]), dense(4, 1, 1))
+    out = grown(
+        Case(
+            torch.tensor([[1, 2, 3]]),
+            torch.tensor([3]),
+            none,
+            None,
+            torch.full((VOCAB, 3), EMPTY),
+            torch.zeros(VOCAB, 3),
+            torch.full((1, CELLS.count), 0.5),
+            5,
+            3,
+        )
+    )
+    assert out.tree.used.tolist() == [[True] + [False] * 5]
