@@ -15,7 +15,7 @@ VOICE = torch.tensor([0, 0, 1, 1])
 
 
 def estimates(slots: int = 1, learns: bool = True) -> Estimates:
-    return Estimates(torch.full((4,), 0.5), VOICE, slots, learns)
+    return Estimates(torch.full((4,), 0.5), VOICE, slots, learns=learns)
 
 
 def play(held: Estimates, rounds: int, rates: torch.Tensor, seed: int = 0) -> None:
@@ -78,6 +78,13 @@ def test_it_can_be_told_not_to_learn() -> None:
     play(held, 20, RATES.unsqueeze(0))
     assert held.rates.tolist() == [0.5] * 4
     assert held.factors.tolist() == [[1.0, 1.0]]
+
+
+def test_sequences_can_learn_each_for_itself() -> None:
+    held = Estimates(torch.full((4,), 0.5), VOICE, 2, shares=False)
+    play(held, 20, torch.tensor([[0.9] * 4, [0.1] * 4]))
+    assert held.rates.tolist() == [0.5] * 4
+    assert held.factors[0, 0] > 1.3 > 0.7 > held.factors[1, 0]
 
 
 def test_a_prior_leans_on_rows_and_columns_where_counts_are_thin() -> None:

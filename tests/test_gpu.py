@@ -86,7 +86,7 @@ def drafting_engine(dtype: torch.dtype, **settings: object) -> Engine:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("policy", ["dense", "pruned", "graft-unpruned", "graft"])
+@pytest.mark.parametrize("policy", ["dense", "pruned", "graft-unpruned", "graft", "graft+"])
 def test_drafting_says_the_same_on_cuda(policy: str, dtype: torch.dtype) -> None:
     engine = drafting_engine(dtype)
     params = SamplingParams(max_new_tokens=24, ignore_eos=True)

@@ -37,7 +37,7 @@ def retriever(
     matrix = AdjacencyMatrix(TOKENS, K, CPU, count)
     if table is not None:
         matrix.ids[:-1] = table.to(torch.int32)
-    return MatrixRetriever(matrix, shapes, learning)
+    return MatrixRetriever(matrix, shapes, learning, shared=count == 1)
 
 
 def naive_lookup(

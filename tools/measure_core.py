@@ -21,7 +21,6 @@ import torch
 
 import graft
 from graft.bench.measurement import repeated_8grams
-from graft.matrix import AdjacencyMatrix
 from graft.models import load_model
 from graft.prompts import encode
 
@@ -58,7 +57,7 @@ unpacked = load_model(args.model, cpu_weights="fp32").model if args.hf else None
 methods: list[tuple[str, int, str]] = [("plain", 0, "off")]
 methods += [("retrieval", k, learning) for learning in args.prompt_learning for k in args.budgets]
 names = [f"{p}-{k}-{x}" if k else p for p, k, x in methods] + (["hf"] if args.hf else [])
-matrices = {n: AdjacencyMatrix(engine.token_count, 8, engine.target.device) for n in names}
+memories = {n: engine.memory.copy() for n in names}
 files = [file.read_text(encoding="utf-8").splitlines()[: args.limit] for file in args.files]
 # One prompt of each file in turn, so that a run that is cut short is balanced.
 order = [(i, lines[i]) for i in range(args.limit) for lines in files if i < len(lines)]
@@ -76,7 +75,7 @@ with args.out.open("w", encoding="utf-8") as out:
                 row = transformers_generate(ids)
             else:
                 policy, budget, learning = methods[i]
-                engine.matrix = matrices[names[i]]
+                engine.memory = memories[names[i]]
                 engine.settings = engine.settings.having(
                     policy=policy, budget=budget or None, prompt_learning=learning
                 )

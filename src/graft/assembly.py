@@ -16,13 +16,14 @@ from graft.matrix import AdjacencyMatrix
 from graft.memory import Memory
 from graft.pruning import DraftPlan
 from graft.retrieval import MatrixRetriever, NoRetriever
-from graft.settings import DRAFTING, RETRIEVING, EngineSettings, Policy
+from graft.settings import DRAFTING, NEEDING_DRAFTER, RETRIEVING, VALUED, EngineSettings, Policy
 from graft.template import Template
 from graft.valued import ValuedGrafter
 
 # Template paths per slot of the budget, so that paths that find no row, and those that the draft
 # holds already, have successors.
 SPARE = 2
+# Depth of trees that are grown by value.
 LEVELS = 10
 
 
@@ -42,10 +43,10 @@ def make_plan(
     Raises:
         ValueError: for a policy whose drafter is missing, or settings that do not fit together.
     """
-    if policy in DRAFTING and drafter is None:
+    if policy in NEEDING_DRAFTER and drafter is None:
         raise ValueError(
             f"policy={policy!r} drafts, but no drafter is loaded: give a head (--head) or a draft "
-            "model (--draft-model), or use policy plain, lookup or retrieval"
+            "model (--draft-model), or use policy plain, lookup, retrieval, suffix or graft+"
         )
     if policy == "eagle3" and drafter is not None and drafter.name != "eagle3":
         raise ValueError(
@@ -64,9 +65,9 @@ def make_plan(
 
 def pick_drafter(policy: Policy, loaded: Drafter | None) -> Drafter:
     """The loaded drafter where the policy drafts with it."""
-    if policy in DRAFTING:
-        assert loaded is not None, "make_plan() refused this"
+    if policy in DRAFTING and loaded is not None:
         return loaded
+    assert policy not in NEEDING_DRAFTER, "make_plan() refused this"
     return LookupDrafter() if policy == "lookup" else NoDrafter()
 
 
@@ -82,15 +83,26 @@ def make_grafter(
     slot."""
     if policy not in RETRIEVING:
         return TemplateGrafter(NoRetriever(), plan.budget, refill=False)
-    matrix = memory.matrix
-    if settings.matrix_scope == "request":
+    matrix, shared = memory.matrix, settings.matrix_scope != "request"
+    if not shared:
         matrix = AdjacencyMatrix(matrix.token_count, matrix.k, matrix.ids.device, count=slots)
+        memory = Memory(matrix, private=True)
     wanted = [template.take(SPARE * plan.budget) for template in templates]
-    retriever = MatrixRetriever(matrix, wanted, settings.prompt_learning)
-    if policy != "graft+":
+    retriever = MatrixRetriever(matrix, wanted, settings.prompt_learning, shared=shared)
+    if policy not in VALUED:
         return TemplateGrafter(retriever, plan.budget, dedup=settings.dedup, refill=settings.refill)
     contexts, estimates = memory.contexts, memory.estimates
     estimates.resize(slots)
     cells = Cells(len(contexts.orders), matrix.ids.device)
     levels = min(plan.budget, LEVELS)
-    return ValuedGrafter(plan, cells, estimates, retriever, contexts, levels=levels)
+    known = None if policy == "suffix" else retriever
+    return ValuedGrafter(
+        plan,
+        cells,
+        estimates,
+        known,
+        contexts,
+        levels=levels,
+        shared=shared,
+        learn_prompts=settings.prompt_learning != "off",
+    )

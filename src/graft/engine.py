@@ -28,7 +28,7 @@ from graft.prompts import Message, Prompt, as_prompts, encode
 from graft.pruning import DraftPlan
 from graft.request import Request, Result, StreamToken
 from graft.sampling_params import SamplingParams
-from graft.settings import DRAFTING, EngineSettings, Policy
+from graft.settings import EngineSettings, Policy
 from graft.stream import TokenStream
 from graft.target import Target
 from graft.template import Template, default_template
@@ -394,7 +394,7 @@ class Engine:
             self.target.open(slots, longest)
         if not (keep and self._drafted):
             drafter.open(slots, longest)
-        self._drafted = policy in DRAFTING
+        self._drafted = drafter is self.drafter
         grafter = make_grafter(settings, policy, plan, self.memory, self.templates, slots)
         return BatchDecoder(
             self.target,

@@ -36,10 +36,19 @@ class Estimates:
         voice: int64 [cells], who speaks, from 0.
         slots: sequences that decode side by side.
         learns: whether counts move anything.
+        shares: whether they move the rates, which all sequences share.
     """
 
-    def __init__(self, prior: Tensor, voice: Tensor, slots: int = 1, learns: bool = True) -> None:
-        self.prior, self.voice, self.learns = prior, voice, learns
+    def __init__(
+        self,
+        prior: Tensor,
+        voice: Tensor,
+        slots: int = 1,
+        *,
+        learns: bool = True,
+        shares: bool = True,
+    ) -> None:
+        self.prior, self.voice, self.learns, self.shares = prior, voice, learns, shares
         self.trials = torch.zeros_like(prior)
         self.hits = torch.zeros_like(prior)
         self.rates = prior.clone()
@@ -68,6 +77,8 @@ class Estimates:
         self.promised[:batch] = (self.promised[:batch] * MEMORY).scatter_add(1, voices, promised)
         self.kept[:batch] = (self.kept[:batch] * MEMORY).scatter_add(1, voices, won)
         self.factors[:batch] = (self.kept[:batch] + STEADY) / (self.promised[:batch] + STEADY)
+        if not self.shares:
+            return
         self.trials.index_add_(0, flat, new.flatten())
         self.hits.index_add_(0, flat, won.flatten())
         over = (self.trials / WINDOW).clamp(min=1.0)

@@ -10,22 +10,27 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from graft.contexts import ContextTable
+from graft.contexts import ROWS, ContextTable
 from graft.estimates import Estimates
 from graft.evidence import Cells
 from graft.matrix import AdjacencyMatrix
 from graft.prior import default_prior
+
+# Of the contexts of one request, where requests share nothing.
+REQUEST_ROWS = 1 << 15
 
 
 class Memory:
     """What one engine has learnt.
 
     Args:
-        matrix: of the target's tokens, beside the target.
+        matrix: of the target's tokens, beside the target; the contexts have as many tables.
+        private: each table is of one request, and smaller; estimates move within one alone.
     """
 
-    def __init__(self, matrix: AdjacencyMatrix) -> None:
+    def __init__(self, matrix: AdjacencyMatrix, *, private: bool = False) -> None:
         self.matrix = matrix
+        self._private = private
         self._contexts: ContextTable | None = None
         self._estimates: Estimates | None = None
 
@@ -33,7 +38,13 @@ class Memory:
     def contexts(self) -> ContextTable:
         """Followers of longer contexts."""
         if self._contexts is None:
-            self._contexts = ContextTable(self.matrix.token_count, self.matrix.ids.device)
+            matrix = self.matrix
+            self._contexts = ContextTable(
+                matrix.token_count,
+                matrix.ids.device,
+                rows=REQUEST_ROWS if self._private else ROWS,
+                count=matrix.count,
+            )
         return self._contexts
 
     @property
@@ -41,7 +52,8 @@ class Memory:
         """What candidates were worth."""
         if self._estimates is None:
             cells = Cells(len(self.contexts.orders), self.matrix.ids.device)
-            self._estimates = Estimates(default_prior(cells), cells.voice)
+            prior = default_prior(cells)
+            self._estimates = Estimates(prior, cells.voice, shares=not self._private)
         return self._estimates
 
     def tensors(self) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from graft.matrix import EMPTY, AdjacencyMatrix, Best
+from graft.slot_tables import SlotTables
 from graft.template import Level, Template
 from graft.tree import TokenTree
 from graft.verify import Walk
@@ -86,12 +87,12 @@ class MatrixRetriever:
     """Retrieval from an adjacency matrix [paper].
 
     Args:
-        matrix: shared by whoever holds it; read before and written after each verification. With
-            one table all sequences share it; with more, each slot has its own, cleared when a
-            sequence enters.
+        matrix: read before and written after each verification.
         templates: one per stage; more paths than slots, so that paths the matrix cannot serve
             have successors.
         prompt_learning: what prompts teach the matrix. [ours]
+        shared: all sequences use its first table; else each slot has its own, cleared when a
+            sequence enters.
     """
 
     def __init__(
@@ -99,6 +100,8 @@ class MatrixRetriever:
         matrix: AdjacencyMatrix,
         templates: Sequence[Template],
         prompt_learning: PromptLearning,
+        *,
+        shared: bool = True,
     ) -> None:
         ranks = max(template.ranks_used for template in templates)
         if ranks > matrix.k:
@@ -109,8 +112,7 @@ class MatrixRetriever:
         self.matrix = matrix
         self.prompt_learning = prompt_learning
         self.shape = _shape(templates, matrix.ids.device)
-        self._tables = list(range(matrix.count))  # of each slot, where there are several
-        self._first_rows = self._locate()
+        self._tables = SlotTables(matrix.count, matrix.ids.device, shared=shared)
 
     def look_up(self, starts: Tensor) -> Retrieved:
         """Retrieve below `starts`."""
@@ -151,9 +153,8 @@ class MatrixRetriever:
 
     def admit(self, slot: int, tokens: Tensor) -> Observer | None:
         """Learn from a prompt as `prompt_learning` says."""
-        table = 0
-        if self.matrix.count > 1:
-            table = self._tables[slot]
+        table = self._tables[slot]
+        if not self._tables.shared:
             self.matrix.clear(table)
         if self.prompt_learning == "text":
             self.matrix.learn_text(tokens, table)
@@ -168,23 +169,14 @@ class MatrixRetriever:
         return observe
 
     def move(self, source: int, target: int) -> None:
-        """Tables stay where they are; the slots change theirs."""
-        tables = self._tables
-        if self.matrix.count > 1:
-            tables[source], tables[target] = tables[target], tables[source]
-            self._first_rows = self._locate()
-
-    def _locate(self) -> Tensor:
-        """int64 [count]: first row of each slot's table. Made when slots change, because a copy to
-        the device waits for it and a round must not."""
-        tables = torch.tensor(self._tables, device=self.matrix.ids.device)
-        return tables * self.matrix.token_count
+        """The slots change their tables."""
+        self._tables.move(source, target)
 
     def _rows(self, tokens: Tensor) -> Tensor:
         """Rows of the matrix for tokens [B, n] of the running sequences."""
-        if self.matrix.count == 1:
+        if self._tables.shared:
             return tokens
-        return tokens + self._first_rows[: len(tokens)].unsqueeze(1)
+        return tokens + self._tables.first(len(tokens)).unsqueeze(1) * self.matrix.token_count
 
 
 def _shape(templates: Sequence[Template], device: torch.device) -> Shape:

@@ -17,7 +17,9 @@ from graft.pruning import DraftPlan
 #   pruned          the drafter, stopping at checkpoints; released slots stay empty
 #   graft-unpruned  the drafter and the matrix have half the budget each
 #   graft           the drafter, stopping at checkpoints; the matrix has the released slots [paper]
-#   graft+          drafter, matrix and longer contexts: the likeliest nodes, wherever they hang
+#   graft+          drafter (if there is one), matrix and longer contexts: the likeliest nodes,
+#                   wherever they hang [ours]
+#   suffix          longer contexts alone, the likeliest nodes (a baseline)
 Policy = Literal[
     "plain",
     "lookup",
@@ -28,9 +30,12 @@ Policy = Literal[
     "graft-unpruned",
     "graft",
     "graft+",
+    "suffix",
 ]
 DRAFTING = ("dense", "eagle3", "pruned", "graft-unpruned", "graft", "graft+")
-RETRIEVING = ("retrieval", "graft-unpruned", "graft", "graft+")
+NEEDING_DRAFTER = tuple(policy for policy in DRAFTING if policy != "graft+")
+RETRIEVING = ("retrieval", "graft-unpruned", "graft", "graft+", "suffix")
+VALUED = ("graft+", "suffix")
 PRUNING = ("pruned", "graft", "graft+")
 # What a prompt teaches the matrix: the successions of its own tokens (free), the target's best
 # successors of each of them (costs the output layer over the whole prompt), or nothing.
@@ -137,7 +142,7 @@ class EngineSettings:
         beam = self.beam or pruning.scaled_beam(budget)
         depth = self.depth or pruning.scaled_depth(budget)
         if policy not in PRUNING:
-            share = {"graft-unpruned": (budget + 1) // 2, "retrieval": 0}
+            share = {"graft-unpruned": (budget + 1) // 2, "retrieval": 0, "suffix": 0}
             return pruning.dense(budget, beam, depth, share.get(policy, budget))
         marks = pruning.scaled_checkpoints(depth) if self.checkpoints is None else self.checkpoints
         kept = pruning.scaled_kept(budget, marks) if self.kept is None else (*self.kept, budget)

@@ -19,6 +19,7 @@ from graft.growth import Grown, Lookups, grow
 from graft.matrix import EMPTY
 from graft.pruning import DraftPlan
 from graft.retrieval import MatrixRetriever, Observer, Retrieved
+from graft.slot_tables import SlotTables
 from graft.tree import Source
 from graft.verify import Walk
 
@@ -32,6 +33,8 @@ class ValuedGrafter:
         matrix: retrieves and learns successors of single tokens; None leaves them out.
         contexts: followers of longer contexts; None leaves them out.
         levels: depth of trees at most.
+        shared: all sequences use the first table of contexts; else each slot has its own.
+        learn_prompts: contexts learn from prompts too.
     """
 
     def __init__(
@@ -43,11 +46,16 @@ class ValuedGrafter:
         contexts: ContextTable | None,
         *,
         levels: int,
+        shared: bool = True,
+        learn_prompts: bool = True,
     ) -> None:
         self._plan, self._levels = plan, levels
         self._cells, self._estimates = cells, estimates
         self._matrix, self._contexts = matrix, contexts
         self._window = contexts.longest if contexts is not None else 1
+        count = contexts.count if contexts is not None else 1
+        self._tables = SlotTables(count, cells.voice.device, shared=shared)
+        self._learn_prompts = learn_prompts
         self._grown: Grown | None = None
 
     def look_up(self, roots: Tensor) -> Retrieved | None:
@@ -104,18 +112,24 @@ class ValuedGrafter:
         """Learn from a prompt."""
         self._estimates.admit(slot)
         if self._contexts is not None:
-            self._contexts.learn_text(tokens)
+            if not self._tables.shared:
+                self._contexts.clear(self._tables[slot])
+            if self._learn_prompts:
+                self._contexts.learn_text(tokens, self._tables[slot])
         return self._matrix.admit(slot, tokens) if self._matrix is not None else None
 
     def move(self, source: int, target: int) -> None:
         """What is a sequence's own goes with it."""
         self._estimates.move(source, target)
+        self._tables.move(source, target)
         if self._matrix is not None:
             self._matrix.move(source, target)
 
     def _followers(self, windows: Tensor, lengths: Tensor) -> Followers:
         assert self._contexts is not None
-        return self._contexts.lookup(windows, lengths)
+        return self._contexts.lookup(
+            windows, lengths, self._tables.first(len(windows)).unsqueeze(1)
+        )
 
     def _successors(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         assert self._matrix is not None
@@ -155,4 +169,5 @@ class ValuedGrafter:
         index = (at.unsqueeze(2) - back).clamp(min=0).flatten(1)
         windows = history.gather(1, index).view(-1, self._window)
         followers = walk.tokens.where(level <= walk.accepted.unsqueeze(1), -1)
-        contexts.learn(windows, followers.flatten(), at.flatten())
+        tables = self._tables.first(len(length)).unsqueeze(1).expand_as(at)
+        contexts.learn(windows, followers.flatten(), at.flatten(), tables.flatten())

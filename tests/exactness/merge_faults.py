@@ -28,7 +28,7 @@ def _changing(change: Callable[[TokenTree], TokenTree]) -> Fault:
             grafted = grafting.graft(draft, *args, **options)
             return grafted._replace(tree=change(grafted.tree))
 
-        patch.setattr("graft.decoder.graft", changed)
+        patch.setattr("graft.grafter.graft", changed)
 
     return fault
 
@@ -93,7 +93,7 @@ def commit_by_entry(patch: Patch, engine: Engine) -> None:
     def by_entry(paths: Sequence[Sequence[int]]) -> None:
         commit([entries[0][row, list(path)].tolist() for row, path in enumerate(paths)])
 
-    patch.setattr("graft.decoder.graft", seen)
+    patch.setattr("graft.grafter.graft", seen)
     patch.setattr(engine.target, "commit", by_entry)
 
 

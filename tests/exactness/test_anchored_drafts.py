@@ -76,7 +76,7 @@ def copying(setting: str, batch: int, **settings: Any) -> Engine:
     return taught(engine(Copying(texts), budget=16, **settings), setting, batch)
 
 
-@pytest.mark.parametrize("policy", ["dense", "pruned", "graft-unpruned", "graft"])
+@pytest.mark.parametrize("policy", ["dense", "pruned", "graft-unpruned", "graft", "graft+"])
 @pytest.mark.parametrize(("setting", "batch"), [("greedy", 1), ("sampled", 3), ("counts", 3)])
 @pytest.mark.parametrize("refill", [True, False])
 def test_answers(setting: str, batch: int, policy: str, refill: bool) -> None:

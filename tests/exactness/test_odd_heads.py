@@ -18,6 +18,7 @@ from graft.drafters.eagle3.drafter import Eagle3Drafter
 from graft.drafters.eagle3.head import Eagle3Head
 from graft.engine import Engine
 from graft.matrix import AdjacencyMatrix
+from graft.memory import Memory
 from graft.sampling_params import SamplingParams
 from graft.tree import Source
 from tests.exactness import drafting
@@ -28,7 +29,7 @@ from tests.random_trees import path_of
 from tests.tiny_models import VOCAB_SIZE
 
 GREEDY = SamplingParams(max_new_tokens=24, ignore_eos=True)
-POLICIES = ["dense", "pruned", "graft-unpruned", "graft"]
+POLICIES = ["dense", "pruned", "graft-unpruned", "graft", "graft+"]
 
 
 def drafted(made: Engine, policy: str = "dense") -> list[set[tuple[int, ...]]]:
@@ -104,7 +105,7 @@ def test_ids_that_no_tokenizer_knows_are_never_drafted(policy: str) -> None:
     for drafter in (Eagle3Drafter(head, drafting.embed(), known), model):
         made = engine(drafter)
         made.token_count = known
-        made.matrix = AdjacencyMatrix(known, 8, made.target.device)
+        made.memory = Memory(AdjacencyMatrix(known, 8, made.target.device))
         assert max(names(made, policy)) < known
         plain = made.generate(PROMPTS[1], GREEDY, policy="plain").token_ids
         assert made.generate(PROMPTS[1], GREEDY, policy=policy, budget=16).token_ids == plain

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from graft.settings import DRAFTING, Policy
+from graft.settings import DRAFTING, NEEDING_DRAFTER, Policy
 
 OUTSIDE = ("hf", "hf-lookup")
 POLICIES: tuple[str, ...] = get_args(Policy)
@@ -70,7 +70,7 @@ def parse_method(text: str, drafters: Sequence[str]) -> Method:
         meant = f"did you mean {close[0]}? " if close else ""
         known = ", ".join((*POLICIES, *OUTSIDE))
         raise ValueError(f"method {text!r}: {meant}supported are {known}, and DRAFTER:POLICY")
-    if policy in DRAFTING and not drafters:
+    if policy in NEEDING_DRAFTER and not drafters:
         raise ValueError(
             f"method {text!r} drafts, but no drafter is given: add --head or --draft-model"
         )
@@ -86,7 +86,7 @@ def parse_method(text: str, drafters: Sequence[str]) -> Method:
                 "other drafters the same is called dense"
             )
         drafter = "eagle3"
-    if policy in DRAFTING and not drafter:
+    if policy in DRAFTING and drafters and not drafter:
         drafter = drafters[0]
     return Method(text, policy, drafter or None)
 

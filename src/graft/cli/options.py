@@ -29,6 +29,7 @@ class Policy(StrEnum):
     graft_unpruned = "graft-unpruned"
     graft = "graft"
     graft_plus = "graft+"
+    suffix = "suffix"
 
 
 class Drafter(StrEnum):
