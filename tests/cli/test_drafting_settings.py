@@ -117,9 +117,10 @@ def test_json_holds_what_every_round_records(run: Command, folders: Folders) -> 
     stats = generate(run, folders, *options(folders, "model"))["stats"]
     slots = "kept_draft released_slots redirected empty_slots rows_written"
     counters = ["rounds", "draft_steps", "trimmed", *slots.split()]
-    for source in ("draft", "retrieved"):
+    for source in ("draft", "retrieved", "context"):
         counters += [f"accepted_{source}", f"proposed_{source}"]
-    ratios = "tau draft_accept_ratio retrieved_accept_ratio verification_waste matrix_hit_rate"
+    ratios = "tau draft_accept_ratio retrieved_accept_ratio verification_waste"
+    ratios += " matrix_hit_rate context_hit_rate"
     times = "prefill_seconds decode_seconds time_to_first_token tokens_per_second lookup_seconds"
     named = [*counters, *ratios.split(), *times.split(), "stage_histogram", "time_split"]
     assert set(named) == set(stats)
