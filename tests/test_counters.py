@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from graft.metrics import RoundRecord
 from graft.pruning import DraftPlan
 from graft.request import Result
-from graft.settings import DRAFTING, RETRIEVING, EngineSettings
+from graft.settings import DRAFTING, RETRIEVING, VALUED, EngineSettings
 from graft.tree import Source
 from tests.exactness.cases import SETTINGS
 from tests.exactness.drafting import DRAFTERS, engine, taught
@@ -31,6 +31,8 @@ WAYS = [
     ("plain", None),
     ("lookup", None),
     ("retrieval", None),
+    ("suffix", None),
+    ("graft+", None),
     *((p, d) for d in DRAFTERS for p in DRAFTING if p != "eagle3" or d == "eagle3"),
 ]
 ROUNDING = 1e-6  # confidences are read in steps of 2^-24
@@ -48,10 +50,13 @@ SUMS = (
 )
 
 
-def check(result: Result, policy: str, chosen: EngineSettings, budget: int) -> None:
+def check(
+    result: Result, policy: str, chosen: EngineSettings, budget: int, *, drafter: bool = True
+) -> None:
     """Everything that must hold of one answer."""
     stats, records = result.stats, result.stats.round_records
-    plan = chosen.plan(policy, budget)  # type: ignore[arg-type]
+    staged = policy if drafter or policy != "graft+" else "suffix"
+    plan = chosen.plan(staged, budget)  # type: ignore[arg-type]
     assert 1 + stats.accepted_draft + stats.accepted_retrieved + stats.rounds - stats.trimmed == (
         len(result.token_ids)
     )
@@ -72,7 +77,10 @@ def check(result: Result, policy: str, chosen: EngineSettings, budget: int) -> N
         assert records[0].context == result.usage.prompt_tokens + 1
     for record in records:
         check_slots(record, policy, chosen, budget)
-        check_stage(record, policy, plan)
+        check_stage(record, staged, plan)
+
+
+WITH_MATRIX = tuple(policy for policy in RETRIEVING if policy not in ("suffix", "rasd"))
 
 
 def check_slots(record: RoundRecord, policy: str, chosen: EngineSettings, budget: int) -> None:
@@ -85,7 +93,7 @@ def check_slots(record: RoundRecord, policy: str, chosen: EngineSettings, budget
     assert 0 <= record.context_hits <= record.context_lookups
     assert 0 <= record.accepted_context <= record.proposed_context <= record.proposed_retrieved
     assert record.accepted_context <= record.accepted_retrieved
-    assert policy == "graft+" or record.context_lookups == record.proposed_context == 0
+    assert policy in VALUED or record.context_lookups == record.proposed_context == 0
     assert 0 <= record.redirected <= record.kept_draft
     assert min(record.empty_slots, record.kept_draft, record.released_slots) >= 0
     if policy in DRAFTING:
@@ -95,12 +103,13 @@ def check_slots(record: RoundRecord, policy: str, chosen: EngineSettings, budget
             assert record.proposed_draft == record.kept_draft
     else:
         assert record.proposed_draft == 0
-    if policy in RETRIEVING:
+    if policy in WITH_MATRIX:
         assert 1 <= record.rows_written <= record.batch * (budget + 1)
-        assert policy == "graft+" or record.proposed_retrieved <= record.hits
+        assert policy in VALUED or record.proposed_retrieved <= record.hits
     else:
-        assert record.rows_written == record.lookups == record.hits == record.redirected == 0
-        assert policy == "lookup" or record.proposed_retrieved == 0
+        assert record.rows_written == record.lookups == record.hits == 0
+        assert policy in VALUED or record.redirected == 0
+        assert policy in (*VALUED, "lookup") or record.proposed_retrieved == 0
     if policy == "lookup":  # what it copies is retrieved
         assert record.kept_draft == 0
 
@@ -119,7 +128,7 @@ def check_stage(record: RoundRecord, policy: str, plan: DraftPlan) -> None:
         else:
             assert confidence >= plan.thresholds[mark] - ROUNDING
     if policy in DRAFTING:
-        assert policy == "graft+" or record.kept_draft <= plan.kept[stage]
+        assert policy in VALUED or record.kept_draft <= plan.kept[stage]
         steps = plan.checkpoints[stage] if record.stage != "full" else plan.depth - 1
         # A batch drafts as long as any of its sequences does.
         assert steps == record.draft_steps if record.batch == 1 else steps <= record.draft_steps
@@ -173,7 +182,7 @@ def test_any_workload_adds_up(
     found = made.generate(prompts, policy=policy, stop_token_ids=tuple(ends), **options)
     budget = 0 if policy == "plain" else chosen["budget"]
     for result in found:
-        check(result, policy, made.settings, budget)
+        check(result, policy, made.settings, budget, drafter=drafter is not None)
 
 
 def usual() -> tuple[Result, EngineSettings]:

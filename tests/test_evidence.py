@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
+import pytest
 import torch
 
 from graft.evidence import VOICES, Cells
@@ -57,6 +58,24 @@ def test_the_drafter_has_columns() -> None:
     said = [c for depth in columns[:3] for c in depth[1:9]]
     assert len(set(said)) == 3 * 8
     assert all(c[8] == c[9] for c in columns)
+
+
+def test_face_values() -> None:
+    cells = Cells(2, CPU)
+    values = cells.at_face_value()
+    always, half = (
+        cells.of_contexts(torch.tensor([[same, 1, 1]] * 2), torch.tensor([2, 0]))[0, 0]
+        for same in (2, 1)
+    )
+    none = torch.tensor(0)
+    sure = cells.of_drafter(torch.tensor(0.9), 3)
+    assert float(values[cells.join(always, none)]) == pytest.approx(0.95)
+    assert float(values[cells.join(half, none)]) == pytest.approx(0.6)
+    assert float(values[cells.join(none, sure)]) == pytest.approx(0.925)
+    assert float(values[cells.join(half, sure)]) == pytest.approx(0.925)
+    assert float(values[0]) == 0.0
+    matrix = cells.of_matrix(torch.tensor([0.9]), torch.tensor(False))[0]
+    assert float(values[cells.join(matrix, none)]) == 0.0
 
 
 def test_every_cell_says_who_speaks() -> None:

@@ -76,7 +76,7 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
-def grown(case: Case) -> Grown:
+def grown(case: Case, drafter_first: bool = False) -> Grown:
     longest = case.contexts.longest if case.contexts is not None else 1
     back = torch.arange(longest - 1, -1, -1)
     windows = case.history.gather(1, (case.length.unsqueeze(1) - 1 - back).clamp(min=0))
@@ -94,6 +94,7 @@ def grown(case: Case) -> Grown:
         budget=case.budget,
         levels=case.levels,
         beam=16,
+        drafter_first=drafter_first,
     )
 
 
@@ -135,7 +136,7 @@ def behind(case: Case, row: int, path: Path, drafted: int | None) -> dict[int, t
     return out
 
 
-def reference(case: Case, row: int) -> dict[Path, float]:
+def reference(case: Case, row: int, drafter_first: bool = False) -> dict[Path, float]:
     """The likeliest nodes and their values, one by one."""
     found: dict[Path, float] = {}
     waiting: list[tuple[float, Path, int | None]] = [(-1.0, (), 0)]
@@ -145,6 +146,8 @@ def reference(case: Case, row: int) -> dict[Path, float]:
         if len(path) == case.levels:
             continue
         cells = behind(case, row, path, drafted)
+        if drafter_first and not path:
+            cells = {token: (cell, node) for token, (cell, node) in cells.items() if node >= 0}
         total = sum(float(case.table[row, cell]) for cell, _ in cells.values())
         for token, (cell, node) in cells.items():
             chance = float(case.table[row, cell]) / max(total, 1.0)
@@ -177,6 +180,21 @@ def check(case: Case, out: Grown) -> None:
 @given(cases())
 def test_the_tree_holds_the_likeliest_nodes(case: Case) -> None:
     check(case, grown(case))
+
+
+@settings(deadline=None, max_examples=60)
+@given(cases())
+def test_the_drafter_may_have_the_first_word(case: Case) -> None:
+    """Then every path begins with a draft node, and no likelier one of these is missed."""
+    out = grown(case, drafter_first=True)
+    out.tree.check_integrity()
+    for row in range(out.tree.batch):
+        wanted = reference(case, row, drafter_first=True)
+        assert sorted(out.values[row][out.tree.used[row]].tolist()) == pytest.approx(
+            sorted(wanted.values()), rel=1e-4
+        )
+    first = (out.tree.depths == 1) & out.tree.used
+    assert bool((out.tree.sources[first] == Source.DRAFT).all())
 
 
 @settings(deadline=None, max_examples=60)

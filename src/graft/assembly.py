@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from graft.drafters.base import Drafter
 from graft.drafters.lookup import LookupDrafter
 from graft.drafters.none import NoDrafter
+from graft.estimates import Estimates
 from graft.evidence import Cells
 from graft.grafter import Grafter, TemplateGrafter
 from graft.matrix import AdjacencyMatrix
@@ -53,7 +54,9 @@ def make_plan(
             "policy='eagle3' needs an EAGLE-3 head; for other drafters the same is called "
             "policy='dense'"
         )
-    plan = settings.plan(policy, settings.budget_on(policy, device_type))
+    # Without a drafter there is nothing to stop.
+    shape: Policy = "suffix" if policy == "graft+" and drafter is None else policy
+    plan = settings.plan(shape, settings.budget_on(policy, device_type))
     if policy in RETRIEVING and len(templates) not in (1, plan.stages):
         stages = ", ".join(map(plan.stage_name, range(plan.stages)))
         raise ValueError(
@@ -95,7 +98,9 @@ def make_grafter(
     estimates.resize(slots)
     cells = Cells(len(contexts.orders), matrix.ids.device)
     levels = min(plan.budget, LEVELS)
-    known = None if policy == "suffix" else retriever
+    if policy == "rasd":
+        estimates = Estimates(cells.at_face_value(), cells.voice, slots, learns=False)
+    known = retriever if policy == "graft+" else None
     return ValuedGrafter(
         plan,
         cells,
@@ -105,4 +110,5 @@ def make_grafter(
         levels=levels,
         shared=shared,
         learn_prompts=settings.prompt_learning != "off",
+        drafter_first=policy == "rasd",
     )

@@ -94,6 +94,17 @@ class Cells:
         """Cells of rows (retrieval; 0 is none) and columns (drafter; 0 is none)."""
         return rows * _PER_HEAD + columns
 
+    def at_face_value(self) -> Tensor:
+        """What evidence says by itself, float32 [count]: a follower's share of the times that its
+        context was seen, or the drafter's probability, whichever is more."""
+        row, column = self.parts()
+        share = torch.tensor([0.95, 0.6, 0.3], device=row.device)[(row - 1).clamp(min=0) // 2 % 3]
+        retrieved = share.where((row > 0) & (row < self._matrix_first), 0.0)
+        bounds = torch.tensor([0.0, *_HEAD_BOUNDS, 1.0], device=row.device)
+        middles = (bounds[1:] + bounds[:-1]) / 2
+        drafted = middles[(column - 1).clamp(min=0) % len(middles)].where(column > 0, 0.0)
+        return torch.maximum(retrieved, drafted)
+
     def parts(self) -> tuple[Tensor, Tensor]:
         """Row and column of every cell, int64 [count] each."""
         cell = torch.arange(self.count, device=self.voice.device)

@@ -92,6 +92,7 @@ def grow(
     budget: int,
     levels: int,
     beam: int,
+    drafter_first: bool = False,
 ) -> Grown:
     """Grow trees.
 
@@ -101,6 +102,7 @@ def grow(
         draft: candidates of the drafter.
         table: float32 [B, cells], estimates.
         budget: K. levels: depth at most. beam: children of a node in the draft at most.
+        drafter_first: behind the root only what the drafter names counts.
     """
     batch = len(windows)
     below = _Below(draft, beam)
@@ -117,6 +119,8 @@ def grow(
     for depth in range(1, levels + 1):
         known = lengths.unsqueeze(1) + (depth - 1)
         offers, drafted, columns = _offers(level, known, depth, below, lookups, cells)
+        if drafter_first and depth == 1:
+            offers = offers._replace(valid=offers.valid & (drafted < below.none))
         offered.append(offers)
         count = min(budget, offers.tokens[0].numel())
         level = _best_of(level, offers, drafted, table, count)

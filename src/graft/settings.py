@@ -20,6 +20,8 @@ from graft.pruning import DraftPlan
 #   graft+          drafter (if there is one), matrix and longer contexts: the likeliest nodes,
 #                   wherever they hang [ours]
 #   suffix          longer contexts alone, the likeliest nodes (a baseline)
+#   rasd            the drafter's tree and that of the contexts behind what the drafter names first,
+#                   in one, each at its face value (a baseline, after RASD)
 Policy = Literal[
     "plain",
     "lookup",
@@ -31,11 +33,12 @@ Policy = Literal[
     "graft",
     "graft+",
     "suffix",
+    "rasd",
 ]
-DRAFTING = ("dense", "eagle3", "pruned", "graft-unpruned", "graft", "graft+")
+DRAFTING = ("dense", "eagle3", "pruned", "graft-unpruned", "graft", "graft+", "rasd")
 NEEDING_DRAFTER = tuple(policy for policy in DRAFTING if policy != "graft+")
-RETRIEVING = ("retrieval", "graft-unpruned", "graft", "graft+", "suffix")
-VALUED = ("graft+", "suffix")
+RETRIEVING = ("retrieval", "graft-unpruned", "graft", "graft+", "suffix", "rasd")
+VALUED = ("graft+", "suffix", "rasd")
 PRUNING = ("pruned", "graft", "graft+")
 # What a prompt teaches the matrix: the successions of its own tokens (free), the target's best
 # successors of each of them (costs the output layer over the whole prompt), or nothing.

@@ -35,6 +35,7 @@ class ValuedGrafter:
         levels: depth of trees at most.
         shared: all sequences use the first table of contexts; else each slot has its own.
         learn_prompts: contexts learn from prompts too.
+        drafter_first: behind the root only what the drafter names counts.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class ValuedGrafter:
         levels: int,
         shared: bool = True,
         learn_prompts: bool = True,
+        drafter_first: bool = False,
     ) -> None:
         self._plan, self._levels = plan, levels
         self._cells, self._estimates = cells, estimates
@@ -55,7 +57,7 @@ class ValuedGrafter:
         self._window = contexts.longest if contexts is not None else 1
         count = contexts.count if contexts is not None else 1
         self._tables = SlotTables(count, cells.voice.device, shared=shared)
-        self._learn_prompts = learn_prompts
+        self._learn_prompts, self._drafter_first = learn_prompts, drafter_first
         self._grown: Grown | None = None
 
     def look_up(self, roots: Tensor) -> Retrieved | None:
@@ -82,6 +84,7 @@ class ValuedGrafter:
             budget=self._plan.budget,
             levels=self._levels,
             beam=self._plan.beam,
+            drafter_first=self._drafter_first,
         )
         scores = torch.nn.functional.pad(draft.scores, (0, 1), value=torch.nan)
         drafted = grown.tree.sources == Source.DRAFT

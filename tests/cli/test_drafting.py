@@ -48,7 +48,7 @@ def test_every_policy_answers_as_plain_decoding(
     assert found["token_ids"] == plain["token_ids"]
     stats = found["stats"]
     assert (stats["kept_draft"] > 0) is (policy in DRAFTING)
-    if policy not in RETRIEVING:
+    if policy not in RETRIEVING or policy == "rasd":  # which has no use for the matrix
         assert stats["rows_written"] == 0
     else:
         assert stats["rows_written"] > 0

@@ -30,6 +30,7 @@ class Policy(StrEnum):
     graft = "graft"
     graft_plus = "graft+"
     suffix = "suffix"
+    rasd = "rasd"
 
 
 class Drafter(StrEnum):
