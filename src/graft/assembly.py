@@ -11,7 +11,6 @@ from graft.drafters.base import Drafter
 from graft.drafters.lookup import LookupDrafter
 from graft.drafters.none import NoDrafter
 from graft.estimates import Estimates
-from graft.evidence import Cells
 from graft.grafter import Grafter, TemplateGrafter
 from graft.matrix import AdjacencyMatrix
 from graft.memory import Memory
@@ -94,20 +93,20 @@ def make_grafter(
     retriever = MatrixRetriever(matrix, wanted, settings.prompt_learning, shared=shared)
     if policy not in VALUED:
         return TemplateGrafter(retriever, plan.budget, dedup=settings.dedup, refill=settings.refill)
-    contexts, estimates = memory.contexts, memory.estimates
-    estimates.resize(slots)
-    cells = Cells(len(contexts.orders), matrix.ids.device)
-    levels = min(plan.budget, LEVELS)
+    cells = memory.cells
     if policy == "rasd":
         estimates = Estimates(cells.at_face_value(), cells.voice, slots, learns=False)
+    else:
+        estimates = memory.estimates
+        estimates.resize(slots)
     known = retriever if policy == "graft+" else None
     return ValuedGrafter(
         plan,
         cells,
         estimates,
         known,
-        contexts,
-        levels=levels,
+        memory.contexts,
+        levels=min(plan.budget, LEVELS),
         shared=shared,
         learn_prompts=settings.prompt_learning != "off",
         drafter_first=policy == "rasd",

@@ -23,6 +23,7 @@ from torch import Tensor
 from graft.draft import Draft
 from graft.pruning import DraftPlan
 from graft.ranking import best_scores
+from graft.rows import rows_at
 from graft.tree import Source, TokenTree
 from graft.upload import upload
 
@@ -97,7 +98,7 @@ def search(
         levels.append(level)
         rows = _order(level.scores)[:, :beam]
         parents = rows // beam
-        visible = visible.gather(1, parents.unsqueeze(2).expand(-1, -1, visible.shape[2]))
+        visible = rows_at(visible, parents)
     tree, kept_scores = _best(roots, levels, plan.budget)
     kept = upload(plan.kept, device)[stop.stage].minimum(tree.used.sum(1) - 1)
     return Draft(tree, kept_scores, kept, stop.stage, stop.confidence, len(levels) - 1)

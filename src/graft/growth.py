@@ -25,6 +25,7 @@ from graft.contexts import Followers
 from graft.draft import Draft
 from graft.evidence import Cells
 from graft.matrix import EMPTY
+from graft.rows import rows_at
 from graft.tree import Source, TokenTree
 
 
@@ -49,11 +50,10 @@ class Offers(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """How many columns of the offers are whose, in this order."""
+    """How many columns of the offers are whose, in this order; the others are the drafter's."""
 
     contexts: int
     matrix: int
-    drafter: int
 
 
 class Grown(NamedTuple):
@@ -154,9 +154,7 @@ class _Below:
     def __call__(self, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Children of nodes [B, F]: indices, tokens and probabilities, [B, F, beam] each."""
         batch, size = nodes.shape
-        children = self.children.gather(
-            1, nodes.unsqueeze(2).expand(-1, -1, self.children.shape[2])
-        )
+        children = rows_at(self.children, nodes)
         flat = children.flatten(1)
         shape = batch, size, -1
         return (
@@ -171,6 +169,7 @@ def _offers(
 ) -> tuple[Offers, Tensor, Columns]:
     """What stands behind the nodes of a level; also, [B, F, C], the index in the draft."""
     tokens, rows = [], []
+    by_contexts = by_matrix = 0
     with_context = torch.zeros_like(level.tokens, dtype=torch.bool)
     if lookups.contexts is not None:
         followers = lookups.contexts(level.windows, known)
@@ -179,10 +178,12 @@ def _offers(
         same = (ring.unsqueeze(-1) == ring.unsqueeze(-2)).sum(-1)
         with_context = (seen > 0).any(-1)
         tokens.append(ring.flatten(2))
+        by_contexts = tokens[-1].shape[2]
         rows.append(cells.of_contexts(same, seen).flatten(2))
     if lookups.matrix is not None:
         successors, chances = lookups.matrix(level.tokens.clamp(min=0))
         tokens.append(successors)
+        by_matrix = successors.shape[2]
         rows.append(cells.of_matrix(chances, with_context))
     children, drafted, chances = below(level.drafted)
     tokens.append(drafted)
@@ -196,13 +197,7 @@ def _offers(
     chance = chances.gather(2, which).where(spoken, -1.0)
     index = children.gather(2, which).where(spoken, below.none)
     cell = cells.join(row, cells.of_drafter(chance, depth))
-    sizes = [part.shape[2] for part in tokens]
-    columns = Columns(
-        sizes[0] if lookups.contexts is not None else 0,
-        sizes[-2] if lookups.matrix is not None else 0,
-        sizes[-1],
-    )
-    return Offers(named, cell, valid), index, columns
+    return Offers(named, cell, valid), index, Columns(by_contexts, by_matrix)
 
 
 def _best_of(level: _Level, offers: Offers, drafted: Tensor, table: Tensor, count: int) -> _Level:
@@ -213,7 +208,7 @@ def _best_of(level: _Level, offers: Offers, drafted: Tensor, table: Tensor, coun
     best, place = values.topk(count, dim=1)
     parents = place // offers.tokens.shape[2]
     tokens = offers.tokens.flatten(1).gather(1, place)
-    above = level.windows.gather(1, parents.unsqueeze(2).expand(-1, -1, level.windows.shape[2]))
+    above = rows_at(level.windows, parents)
     return _Level(
         tokens,
         parents,

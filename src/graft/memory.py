@@ -6,11 +6,12 @@ The matrix is always there; contexts and estimates are made when a policy first 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from graft.contexts import ROWS, ContextTable
+from graft.contexts import ORDERS, ROWS, ContextTable
 from graft.estimates import Estimates
 from graft.evidence import Cells
 from graft.matrix import AdjacencyMatrix
@@ -47,13 +48,17 @@ class Memory:
             )
         return self._contexts
 
+    @cached_property
+    def cells(self) -> Cells:
+        """What candidates are told apart by."""
+        return Cells(len(ORDERS), self.matrix.ids.device)
+
     @property
     def estimates(self) -> Estimates:
         """What candidates were worth."""
         if self._estimates is None:
-            cells = Cells(len(self.contexts.orders), self.matrix.ids.device)
-            prior = default_prior(cells)
-            self._estimates = Estimates(prior, cells.voice, shares=not self._private)
+            prior = default_prior(self.cells)
+            self._estimates = Estimates(prior, self.cells.voice, shares=not self._private)
         return self._estimates
 
     def tensors(self) -> dict[str, Tensor]:
@@ -75,9 +80,9 @@ class Memory:
         """
         self._contexts = self._estimates = None
         if any(name.startswith("contexts.") for name in tensors):
-            self._contexts = self.contexts
+            _ = self.contexts  # made when asked for
         if "trials" in tensors:
-            self._estimates = self.estimates
+            _ = self.estimates
         own = self.tensors()
         if own.keys() != tensors.keys():
             raise ValueError(f"a memory of {sorted(tensors)}, but one of {sorted(own)} is needed")
@@ -87,8 +92,8 @@ class Memory:
                     f"{name} has shape {list(tensor.shape)}, but {list(own[name].shape)} is needed"
                 )
             own[name].copy_(tensor)
-        if self._estimates is not None:
-            self._estimates.refresh()
+        if "trials" in tensors:
+            self.estimates.refresh()
 
     def copy(self) -> Memory:
         """Another memory that holds the same."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from graft.upload import upload
+
 
 class SlotTables:
     """Tables of slots.
@@ -22,8 +24,7 @@ class SlotTables:
     def __init__(self, count: int, device: torch.device, *, shared: bool) -> None:
         self.shared = shared
         self._tables = list(range(count))
-        self._device = device
-        self._known = self._upload()
+        self._known = upload(self._tables, device)
 
     def __getitem__(self, slot: int) -> int:
         """The table of a slot."""
@@ -38,8 +39,4 @@ class SlotTables:
         if not self.shared:
             tables = self._tables
             tables[source], tables[target] = tables[target], tables[source]
-            self._known = self._upload()
-
-    def _upload(self) -> Tensor:
-        # Made when slots change: a copy to the device waits for it, and a round must not.
-        return torch.tensor(self._tables, device=self._device)
+            self._known = upload(tables, self._known.device)

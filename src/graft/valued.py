@@ -19,6 +19,7 @@ from graft.growth import Grown, Lookups, grow
 from graft.matrix import EMPTY
 from graft.pruning import DraftPlan
 from graft.retrieval import MatrixRetriever, Observer, Retrieved
+from graft.rows import rows_at
 from graft.slot_tables import SlotTables
 from graft.tree import Source
 from graft.verify import Walk
@@ -31,7 +32,7 @@ class ValuedGrafter:
         plan: its budget and beam.
         cells, estimates: what candidates are worth.
         matrix: retrieves and learns successors of single tokens; None leaves them out.
-        contexts: followers of longer contexts; None leaves them out.
+        contexts: followers of longer contexts.
         levels: depth of trees at most.
         shared: all sequences use the first table of contexts; else each slot has its own.
         learn_prompts: contexts learn from prompts too.
@@ -44,7 +45,7 @@ class ValuedGrafter:
         cells: Cells,
         estimates: Estimates,
         matrix: MatrixRetriever | None,
-        contexts: ContextTable | None,
+        contexts: ContextTable,
         *,
         levels: int,
         shared: bool = True,
@@ -54,9 +55,7 @@ class ValuedGrafter:
         self._plan, self._levels = plan, levels
         self._cells, self._estimates = cells, estimates
         self._matrix, self._contexts = matrix, contexts
-        self._window = contexts.longest if contexts is not None else 1
-        count = contexts.count if contexts is not None else 1
-        self._tables = SlotTables(count, cells.voice.device, shared=shared)
+        self._tables = SlotTables(contexts.count, cells.voice.device, shared=shared)
         self._learn_prompts, self._drafter_first = learn_prompts, drafter_first
         self._grown: Grown | None = None
 
@@ -69,14 +68,13 @@ class ValuedGrafter:
     ) -> Grafted:
         """The likeliest nodes."""
         batch = len(length)
-        back = torch.arange(self._window - 1, -1, -1, device=length.device)
-        windows = history.gather(1, (length.unsqueeze(1) - 1 - back).clamp(min=0))
+        windows = self._windows(history, length.unsqueeze(1)).squeeze(1)
         grown = self._grown = grow(
             windows,
             length,
             draft,
             Lookups(
-                self._followers if self._contexts is not None else None,
+                self._followers,
                 self._successors if self._matrix is not None else None,
             ),
             self._cells,
@@ -105,8 +103,7 @@ class ValuedGrafter:
         """Candidates, contexts and successors."""
         assert self._grown is not None, "graft() comes first"
         self._judge(self._grown, walk)
-        if self._contexts is not None:
-            self._read(self._contexts, walk, history, length)
+        self._read(walk, history, length)
         if self._matrix is None:
             return length.new_zeros(())
         return self._matrix.update(grafted.tree, logits, walk)
@@ -114,11 +111,10 @@ class ValuedGrafter:
     def admit(self, slot: int, tokens: Tensor) -> Observer | None:
         """Learn from a prompt."""
         self._estimates.admit(slot)
-        if self._contexts is not None:
-            if not self._tables.shared:
-                self._contexts.clear(self._tables[slot])
-            if self._learn_prompts:
-                self._contexts.learn_text(tokens, self._tables[slot])
+        if not self._tables.shared:
+            self._contexts.clear(self._tables[slot])
+        if self._learn_prompts:
+            self._contexts.learn_text(tokens, self._tables[slot])
         return self._matrix.admit(slot, tokens) if self._matrix is not None else None
 
     def move(self, source: int, target: int) -> None:
@@ -129,7 +125,6 @@ class ValuedGrafter:
             self._matrix.move(source, target)
 
     def _followers(self, windows: Tensor, lengths: Tensor) -> Followers:
-        assert self._contexts is not None
         return self._contexts.lookup(
             windows, lengths, self._tables.first(len(windows)).unsqueeze(1)
         )
@@ -157,20 +152,23 @@ class ValuedGrafter:
         place = grown.place.gather(1, walk.nodes)
         asked = grown.offers.tokens.shape[1]
         visited = (level <= walk.accepted.unsqueeze(1)) & (place < asked)
-        index = place.clamp(max=asked - 1).unsqueeze(2)
-        index = index.expand(-1, -1, grown.offers.tokens.shape[2])
-        tokens, cells, valid = (part.gather(1, index) for part in grown.offers)
+        index = place.clamp(max=asked - 1)
+        tokens, cells, valid = (rows_at(part, index) for part in grown.offers)
         counted = valid & visited.unsqueeze(2)
         right = tokens == walk.tokens.unsqueeze(2)
         self._estimates.learn(cells.flatten(1), counted.flatten(1), right.flatten(1))
 
-    def _read(self, contexts: ContextTable, walk: Walk, history: Tensor, length: Tensor) -> None:
+    def _windows(self, history: Tensor, ends: Tensor) -> Tensor:
+        """The tokens in front of positions `ends` [B, n]: [B, n, longest context]."""
+        back = torch.arange(self._contexts.longest, 0, -1, device=ends.device)
+        index = (ends.unsqueeze(2) - back).clamp(min=0)
+        return history.gather(1, index.flatten(1)).view(index.shape)
+
+    def _read(self, walk: Walk, history: Tensor, length: Tensor) -> None:
         """Learn what followed what in the committed tokens."""
         level = torch.arange(walk.tokens.shape[1], device=length.device)
         at = length.unsqueeze(1) + level  # position of each draw
-        back = torch.arange(self._window, 0, -1, device=length.device)
-        index = (at.unsqueeze(2) - back).clamp(min=0).flatten(1)
-        windows = history.gather(1, index).view(-1, self._window)
+        windows = self._windows(history, at).flatten(0, 1)
         followers = walk.tokens.where(level <= walk.accepted.unsqueeze(1), -1)
         tables = self._tables.first(len(length)).unsqueeze(1).expand_as(at)
-        contexts.learn(windows, followers.flatten(), at.flatten(), tables.flatten())
+        self._contexts.learn(windows, followers.flatten(), at.flatten(), tables.flatten())

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from graft.attention import Step
-from graft.drafters.eagle3.head import Eagle3Head, rows_at
+from graft.drafters.eagle3.head import Eagle3Head
+from graft.rows import rows_at
 from graft.train.groups import Group
 from graft.train.soft_loss import Labels, soft_loss
 from graft.train.teacher import Lesson

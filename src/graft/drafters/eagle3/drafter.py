@@ -25,8 +25,9 @@ from graft.attention import Step
 from graft.beam import Frontier, search
 from graft.cache import KVCache, LayerShape, RowShape
 from graft.drafters.base import Draft
-from graft.drafters.eagle3.head import Eagle3Head, rows_at
+from graft.drafters.eagle3.head import Eagle3Head
 from graft.pruning import DraftPlan
+from graft.rows import rows_at
 from graft.upload import upload
 
 log = logging.getLogger("graft")

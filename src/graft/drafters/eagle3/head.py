@@ -211,11 +211,6 @@ class _Attention(nn.Module):
         return cache.update(_turned(key.transpose(1, 2), turn), value, self.index)
 
 
-def rows_at(rows: Tensor, index: Tensor) -> Tensor:
-    """rows [B, L, H] at index [B, R]: [B, R, H]."""
-    return rows.gather(1, index.unsqueeze(2).expand(-1, -1, rows.shape[2]))
-
-
 def _turned(rows: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
     """Queries or keys [B, heads, N, D] turned by their positions."""
     cos, sin = (table.unsqueeze(1) for table in turn)
