@@ -17,6 +17,7 @@ from graft.request import Result
 from graft.settings import EngineSettings
 from graft.target import TransformersTarget
 from graft.tree import Source
+from tests.cost_tables import FREE
 from tests.fakes import FakeTarget, byte_tokenizer, fake_engine
 from tests.tiny_models import EOS_ID, VOCAB_SIZE, tiny_model
 
@@ -37,6 +38,7 @@ def tiny_engine(family: str = "llama", **changes: Any) -> Engine:
         token_count=VOCAB_SIZE,
         eos_token_ids=(EOS_ID,),
         settings=EngineSettings(**changes),
+        costs=FREE,
     )
 
 
@@ -72,7 +74,7 @@ def check_arithmetic(result: Result, budget: int) -> None:
     assert result.sources[0] == Source.TARGET
     assert stats.rounds == len(records)
     for record in records:
-        assert record.proposed + record.empty_slots == budget
+        assert record.proposed + record.empty_slots + record.unspent_slots == budget
         assert record.accepted <= record.proposed
     if stats.tau is not None:
         assert stats.tau == pytest.approx(1 + sum(r.accepted for r in records) / len(records))

@@ -27,6 +27,7 @@ from graft.settings import EngineSettings
 from graft.target import Absorber, Observer, Verification
 from graft.template import Template
 from graft.tree import TokenTree
+from tests.cost_tables import FREE
 
 BOS_ID, EOS_ID = 256, 257
 BYTE_VOCAB = 258
@@ -224,4 +225,5 @@ def fake_engine(
         eos_token_ids=eos_token_ids,
         settings=settings or EngineSettings(k=min(8, target.token_count)),
         templates=None if template is None else [template],
+        costs=FREE,
     )

@@ -19,6 +19,7 @@ def make_record(**changes: Any) -> RoundRecord:
         "proposed_draft": 0,
         "proposed_retrieved": 8,
         "empty_slots": 0,
+        "unspent_slots": 0,
         "accepted_draft": 0,
         "accepted_retrieved": 0,
         "lookups": 10,

@@ -66,7 +66,7 @@ def _as_round(tree: TokenTree) -> tuple[Draft, Grafted]:
     draft = draft._replace(stage=row, confidence=confidence)
     scores = torch.zeros_like(tree.tokens, dtype=torch.float32)
     # Everything behind the root comes of contexts.
-    numbers = [row * n for n in (4, 3, 9, 7, 11, 10)]
+    numbers = [row * n for n in (4, 3, 9, 7, 11, 10, 2)]
     return draft, Grafted(tree, scores, tree.used, tree.used & (tree.depths > 0), *numbers)
 
 

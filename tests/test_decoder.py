@@ -18,6 +18,7 @@ from graft.pruning import dense
 from graft.request import Request, StreamToken
 from graft.retrieval import MatrixRetriever, NoRetriever, Retriever
 from graft.sampling_params import SamplingParams
+from graft.spending import Fixed
 from graft.template import default_template
 from graft.tree import Source
 from tests.fakes import FakeTarget
@@ -51,7 +52,7 @@ def decoder(slots: int, budget: int = 6, warm: bool = True) -> BatchDecoder:
         retriever = MatrixRetriever(matrix, [default_template().take(2 * budget)], "off")
     plan = dense(budget, 1, 1, kept=0)
     grafter = TemplateGrafter(retriever, budget)
-    return BatchDecoder(target, NoDrafter(), grafter, plan=plan, token_count=VOCAB)
+    return BatchDecoder(target, NoDrafter(), grafter, spending=Fixed(plan), token_count=VOCAB)
 
 
 def plain(target: FakeTarget, prompt: Sequence[int], count: int) -> list[int]:
@@ -168,7 +169,7 @@ def test_records_say_what_happened() -> None:
         assert record is req.records[-1]
         assert record.context == length
         assert record.proposed == record.proposed_retrieved <= 5
-        assert record.proposed + record.empty_slots == 5
+        assert record.proposed + record.empty_slots + record.unspent_slots == 5
         assert record.hits <= record.lookups <= 10
         assert 1 <= record.rows_written <= 1 + record.proposed
         assert record.accepted_draft == 0

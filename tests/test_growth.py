@@ -15,7 +15,7 @@ from torch import Tensor
 from graft.contexts import ContextTable
 from graft.draft import Draft, no_draft
 from graft.evidence import Cells
-from graft.growth import Grown, Lookups, grow
+from graft.growth import Grown, Lookups, Rules, grow
 from graft.matrix import EMPTY
 from graft.pruning import dense
 from graft.tree import Source, TokenTree
@@ -25,6 +25,7 @@ VOCAB = 6
 ORDERS = (1, 2, 3)
 CPU = torch.device("cpu")
 Path = tuple[int, ...]
+ALL = Rules()
 
 
 class Case(NamedTuple):
@@ -76,7 +77,7 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
-def grown(case: Case, drafter_first: bool = False) -> Grown:
+def grown(case: Case, rules: Rules = ALL) -> Grown:
     longest = case.contexts.longest if case.contexts is not None else 1
     back = torch.arange(longest - 1, -1, -1)
     windows = case.history.gather(1, (case.length.unsqueeze(1) - 1 - back).clamp(min=0))
@@ -94,7 +95,7 @@ def grown(case: Case, drafter_first: bool = False) -> Grown:
         budget=case.budget,
         levels=case.levels,
         beam=16,
-        drafter_first=drafter_first,
+        rules=rules,
     )
 
 
@@ -136,7 +137,7 @@ def behind(case: Case, row: int, path: Path, drafted: int | None) -> dict[int, t
     return out
 
 
-def reference(case: Case, row: int, drafter_first: bool = False) -> dict[Path, float]:
+def reference(case: Case, row: int, rules: Rules = ALL) -> dict[Path, float]:
     """The likeliest nodes and their values, one by one."""
     found: dict[Path, float] = {}
     waiting: list[tuple[float, Path, int | None]] = [(-1.0, (), 0)]
@@ -146,7 +147,9 @@ def reference(case: Case, row: int, drafter_first: bool = False) -> dict[Path, f
         if len(path) == case.levels:
             continue
         cells = behind(case, row, path, drafted)
-        if drafter_first and not path:
+        first = rules.drafter_first and not path
+        apart = not rules.anywhere and path and drafted is not None
+        if first or apart:
             cells = {token: (cell, node) for token, (cell, node) in cells.items() if node >= 0}
         total = sum(float(case.table[row, cell]) for cell, _ in cells.values())
         for token, (cell, node) in cells.items():
@@ -186,15 +189,32 @@ def test_the_tree_holds_the_likeliest_nodes(case: Case) -> None:
 @given(cases())
 def test_the_drafter_may_have_the_first_word(case: Case) -> None:
     """Then every path begins with a draft node, and no likelier one of these is missed."""
-    out = grown(case, drafter_first=True)
+    out = grown(case, Rules(drafter_first=True))
     out.tree.check_integrity()
     for row in range(out.tree.batch):
-        wanted = reference(case, row, drafter_first=True)
+        wanted = reference(case, row, Rules(drafter_first=True))
         assert sorted(out.values[row][out.tree.used[row]].tolist()) == pytest.approx(
             sorted(wanted.values()), rel=1e-4
         )
     first = (out.tree.depths == 1) & out.tree.used
     assert bool((out.tree.sources[first] == Source.DRAFT).all())
+
+
+@settings(deadline=None, max_examples=60)
+@given(cases())
+def test_retrieval_may_be_kept_from_under_the_draft(case: Case) -> None:
+    """Then no retrieved node hangs under a drafted one, and no likelier node is missed."""
+    rules = Rules(anywhere=False)
+    out = grown(case, rules)
+    out.tree.check_integrity()
+    for row in range(out.tree.batch):
+        wanted = reference(case, row, rules)
+        assert sorted(out.values[row][out.tree.used[row]].tolist()) == pytest.approx(
+            sorted(wanted.values()), rel=1e-4
+        )
+    above = out.tree.sources.gather(1, out.tree.parents)
+    retrieved = out.tree.used & (out.tree.sources == Source.RETRIEVED)
+    assert not bool((above[retrieved] == Source.DRAFT).any())
 
 
 @settings(deadline=None, max_examples=60)

@@ -143,6 +143,7 @@ def record_of(random: Random, row: RowOutcome, plan: DraftPlan) -> RoundRecord:
         proposed_draft=row.draft_nodes,
         proposed_retrieved=row.retrieved_nodes,
         empty_slots=plan.budget - row.draft_nodes - row.retrieved_nodes,
+        unspent_slots=0,
         accepted_draft=accepted.count(Source.DRAFT),
         accepted_retrieved=accepted.count(Source.RETRIEVED),
         lookups=row.lookups,

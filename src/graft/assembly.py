@@ -1,4 +1,4 @@
-"""Who fills the trees: from settings to the plan, the drafter and the retriever of a generation.
+"""Who fills the trees: from settings to the plan and the parts of a generation.
 
 It knows policies and their parts, not requests or rounds.
 """
@@ -6,17 +6,21 @@ It knows policies and their parts, not requests or rounds.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+from graft.costs import Costs
 from graft.drafters.base import Drafter
 from graft.drafters.lookup import LookupDrafter
 from graft.drafters.none import NoDrafter
 from graft.estimates import Estimates
 from graft.grafter import Grafter, TemplateGrafter
+from graft.growth import Rules
 from graft.matrix import AdjacencyMatrix
 from graft.memory import Memory
 from graft.pruning import DraftPlan
-from graft.retrieval import MatrixRetriever, NoRetriever
+from graft.retrieval import MatrixMemory, MatrixRetriever, NoRetriever
 from graft.settings import DRAFTING, NEEDING_DRAFTER, RETRIEVING, VALUED, EngineSettings, Policy
+from graft.spending import Fixed, Paying, Spending
 from graft.template import Template
 from graft.valued import ValuedGrafter
 
@@ -56,7 +60,8 @@ def make_plan(
     # Without a drafter there is nothing to stop.
     shape: Policy = "suffix" if policy == "graft+" and drafter is None else policy
     plan = settings.plan(shape, settings.budget_on(policy, device_type))
-    if policy in RETRIEVING and len(templates) not in (1, plan.stages):
+    templated = policy in RETRIEVING and policy not in VALUED
+    if templated and len(templates) not in (1, plan.stages):
         stages = ", ".join(map(plan.stage_name, range(plan.stages)))
         raise ValueError(
             f"{len(templates)} templates are loaded, but with policy={policy!r} the stages of a "
@@ -73,41 +78,62 @@ def pick_drafter(policy: Policy, loaded: Drafter | None) -> Drafter:
     return LookupDrafter() if policy == "lookup" else NoDrafter()
 
 
-def make_grafter(
+class Parts(NamedTuple):
+    """Who fills the trees of a generation, and what rounds spend."""
+
+    grafter: Grafter
+    spending: Spending
+
+
+def make_parts(
     settings: EngineSettings,
     policy: Policy,
     plan: DraftPlan,
     memory: Memory,
     templates: Sequence[Template],
     slots: int,
-) -> Grafter:
+    costs: Costs | None,
+) -> Parts:
     """Retrieval from the engine's memory, or, under matrix_scope "request", from an empty one per
-    slot."""
+    slot. Costs are needed where `settings.weighs` says so."""
     if policy not in RETRIEVING:
-        return TemplateGrafter(NoRetriever(), plan.budget, refill=False)
-    matrix, shared = memory.matrix, settings.matrix_scope != "request"
+        nothing = TemplateGrafter(NoRetriever(), plan.budget, refill=False)
+        return Parts(nothing, Fixed(plan))
+    shared = settings.matrix_scope != "request"
     if not shared:
+        matrix = memory.matrix
         matrix = AdjacencyMatrix(matrix.token_count, matrix.k, matrix.ids.device, count=slots)
         memory = Memory(matrix, private=True)
-    wanted = [template.take(SPARE * plan.budget) for template in templates]
-    retriever = MatrixRetriever(matrix, wanted, settings.prompt_learning, shared=shared)
     if policy not in VALUED:
-        return TemplateGrafter(retriever, plan.budget, dedup=settings.dedup, refill=settings.refill)
+        wanted = [template.take(SPARE * plan.budget) for template in templates]
+        retriever = MatrixRetriever(memory.matrix, wanted, settings.prompt_learning, shared=shared)
+        grafter = TemplateGrafter(
+            retriever, plan.budget, dedup=settings.dedup, refill=settings.refill
+        )
+        return Parts(grafter, Fixed(plan))
+    without = settings.without if policy == "graft+" else ()
     cells = memory.cells
     if policy == "rasd":
         estimates = Estimates(cells.at_face_value(), cells.voice, slots, learns=False)
+    elif "calibration" in without:
+        estimates = Estimates(memory.estimates.prior, cells.voice, slots, learns=False)
     else:
         estimates = memory.estimates
         estimates.resize(slots)
-    known = retriever if policy == "graft+" else None
-    return ValuedGrafter(
+    matrix_memory = MatrixMemory(memory.matrix, settings.prompt_learning, shared=shared)
+    valued = ValuedGrafter(
         plan,
         cells,
         estimates,
-        known,
-        memory.contexts,
+        matrix_memory if policy == "graft+" else None,
+        None if "contexts" in without else memory.contexts,
         levels=min(plan.budget, LEVELS),
         shared=shared,
         learn_prompts=settings.prompt_learning != "off",
-        drafter_first=policy == "rasd",
+        rules=Rules(anywhere="anywhere" not in without, drafter_first=policy == "rasd"),
     )
+    if not settings.weighs(policy):
+        return Parts(valued, Fixed(plan))
+    assert costs is not None, "settings.weighs() said so"
+    stops, sizes = settings.stops_by_worth(policy), settings.sizes_by_worth(policy)
+    return Parts(valued, Paying(plan, costs, memory.worth, stops=stops, sizes=sizes))

@@ -29,6 +29,7 @@ class RowOutcome(NamedTuple):
     path: list[int]  # accepted nodes
     block: list[Drawn]  # committed tokens: the accepted ones, then the bonus
     confidence: tuple[float, ...]  # at the checkpoints that were reached
+    alone: tuple[bool, ...]  # per accepted node: drafted, and not retrieved too
     draft_nodes: int
     retrieved_nodes: int
     stage: int
@@ -38,6 +39,7 @@ class RowOutcome(NamedTuple):
     hits: int
     context_lookups: int
     context_hits: int
+    unspent: int  # nodes that were not verified
     context_nodes: int
     accepted_context: int
     rows_written: int  # by the whole batch
@@ -92,20 +94,26 @@ class Chooser:
             grafted.hits,
             grafted.context_lookups,
             grafted.context_hits,
+            grafted.unspent,
             grafted.by_context.sum(1),
             _accepted(grafted.by_context, path),
             written.expand_as(path.accepted),
         ]
-        parts = [path.tokens, path.nodes, source, torch.stack(numbers, 1), *_fixed(draft)]
+        alone = (source == Source.DRAFT) & ~grafted.shared.gather(1, path.nodes)
+        columns = [path.tokens, path.nodes, source, alone.long()]
+        parts = [*columns, torch.stack(numbers, 1), *_fixed(draft)]
         host = torch.cat(parts, dim=1).tolist()
         # The last draw of a row is its bonus; only there can the settings have left no token.
-        self._sampler.check([row[row[3 * levels]] for row in host])
+        self._sampler.check([row[row[len(columns) * levels]] for row in host])
         logprobs = self._read_logprobs(path, logits)
         out = []
         for row, known in zip(host, logprobs, strict=True):
-            tokens, nodes, sources = (row[i * levels : (i + 1) * levels] for i in range(3))
-            accepted, *counts = row[3 * levels : 3 * levels + len(numbers)]
-            reached = [c / _ONE for c in row[3 * levels + len(numbers) :] if c >= 0]
+            tokens, nodes, sources, lone = (
+                row[i * levels : (i + 1) * levels] for i in range(len(columns))
+            )
+            rest = row[len(columns) * levels :]
+            accepted, *counts = rest[: len(numbers)]
+            reached = [c / _ONE for c in rest[len(numbers) :] if c >= 0]
             # Level d visits the node that holds the token drawn at level d - 1.
             came_from = [Source(s) for s in sources[1 : accepted + 1]] + [Source.TARGET]
             drawn = zip(tokens[: accepted + 1], came_from, known, strict=False)
@@ -114,6 +122,7 @@ class Chooser:
                     nodes[1 : accepted + 1],
                     [Drawn(*d) for d in drawn],
                     tuple(reached),
+                    tuple(map(bool, lone[1 : accepted + 1])),
                     *counts,
                 )
             )

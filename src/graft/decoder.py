@@ -24,6 +24,7 @@ from graft.grafting import Grafted, graft
 from graft.metrics import RoundRecord, RoundTimes, Stopwatch
 from graft.pruning import DraftPlan, dense
 from graft.request import Request, StreamToken
+from graft.spending import Spending, Spent
 from graft.target import Target
 from graft.tree import TokenTree
 from graft.upload import upload
@@ -50,7 +51,7 @@ class BatchDecoder:
     Args:
         target, drafter: opened with enough slots.
         drafter, grafter: who fills the trees.
-        plan: how a round is drafted; its budget 0 is plain decoding.
+        spending: how deep rounds draft and what they verify; its budget 0 is plain decoding.
         token_count: ids the tokenizer knows; others are never chosen.
         watch: is shown every round.
     """
@@ -61,14 +62,14 @@ class BatchDecoder:
         drafter: Drafter,
         grafter: Grafter,
         *,
-        plan: DraftPlan,
+        spending: Spending,
         token_count: int,
         watch: Observer | None = None,
     ) -> None:
         self.target = target
         self.drafter = drafter
         self.grafter = grafter
-        self.plan = plan
+        self.spending = spending
         self.token_count = token_count
         self.running: list[Request] = []
         self.last_records: list[RoundRecord] = []  # of the last round, one per sequence
@@ -87,10 +88,11 @@ class BatchDecoder:
         watch.lap("other")
         lookup = Aside(lambda: self.grafter.look_up(roots), self._stream)
         watch.lap("graft")
-        draft = self.drafter.draft(history, length, self.plan)
+        plan = self.spending.plan(len(self.running))
+        draft = self.drafter.draft(history, length, plan)
         watch.lap("draft")
         grafted = self.grafter.graft(draft, lookup.result(), history, length)
-        grafted = _without_empty(grafted)
+        grafted = self._sized(grafted, draft)
         watch.lap("graft")
         seen = self.target.verify(grafted.tree)
         watch.lap("verify")
@@ -101,7 +103,8 @@ class BatchDecoder:
         self.target.commit([row.path for row in rows])
         self.drafter.commit([row.path for row in rows], seen.features)
         watch.lap("commit_update")
-        return self._deliver(rows, draft, grafted, watch.read(lookup.seconds()))
+        self.spending.settle([Spent(row.confidence, row.stage, row.alone) for row in rows])
+        return self._deliver(rows, plan, draft, grafted, watch.read(lookup.seconds()))
 
     @torch.inference_mode()
     def admit(self, request: Request, reuse: Sequence[int] = ()) -> list[StreamToken]:
@@ -154,24 +157,34 @@ class BatchDecoder:
         """History [B, T], length [B] and roots [B] of the running requests (int64)."""
         length = upload(self._lengths, self.target.device)
         # A walk writes its draws behind the length, and padded rows of a drafter read there.
-        room = max(self._lengths) + self.plan.budget + 2
+        room = max(self._lengths) + self.spending.budget + 2
         self._reserve(len(self.running), room)
         history = self._history[: len(self.running)]
         return history, length, history.gather(1, length.unsqueeze(1) - 1).squeeze(1)
 
+    def _sized(self, grafted: Grafted, draft: Draft) -> Grafted:
+        """Without the slots that are not worth verifying."""
+        width = self.spending.width(grafted.tree.used, grafted.values, draft.steps)
+        return grafted.narrow(width)
+
     def _deliver(
-        self, rows: Sequence[RowOutcome], draft: Draft, grafted: Grafted, times: RoundTimes
+        self,
+        rows: Sequence[RowOutcome],
+        plan: DraftPlan,
+        draft: Draft,
+        grafted: Grafted,
+        times: RoundTimes,
     ) -> list[StreamToken]:
         """Hand every request its block and its record; let finished ones go."""
         out: list[StreamToken] = []
         self.last_records = [
-            _record(row, self.plan, draft.steps, len(rows), context, times)
+            _record(row, plan, draft.steps, len(rows), context, times)
             for row, context in zip(rows, self._lengths, strict=True)
         ]
         if self._watch is not None:
             shown = tuple(self.running)
             seen = (grafted.tree, grafted.scores, grafted.shared)
-            self._watch(RoundView(*seen, rows, shown, self.last_records, self.plan))
+            self._watch(RoundView(*seen, rows, shown, self.last_records, plan))
         for slot, (request, row) in enumerate(zip(self.running, rows, strict=True)):
             request.records.append(self.last_records[slot])
             self._lengths[slot] += len(row.block)
@@ -209,21 +222,6 @@ class BatchDecoder:
         self._history = history
 
 
-def _without_empty(grafted: Grafted) -> Grafted:
-    """On a CPU each row of a forward costs time and a look at the tree costs none, so slots that
-    are empty in every tree are left out. Elsewhere shapes stay fixed."""
-    if grafted.tree.tokens.device.type != "cpu":
-        return grafted
-    width = int(grafted.tree.used.sum(1).max())
-    columns = slice(width)
-    return grafted._replace(
-        tree=grafted.tree.narrow(width),
-        scores=grafted.scores[:, columns],
-        shared=grafted.shared[:, columns],
-        by_context=grafted.by_context[:, columns],
-    )
-
-
 def _record(
     row: RowOutcome, plan: DraftPlan, steps: int, batch: int, context: int, times: RoundTimes
 ) -> RoundRecord:
@@ -238,7 +236,8 @@ def _record(
         redirected=row.redirected,
         proposed_draft=row.draft_nodes,
         proposed_retrieved=row.retrieved_nodes,
-        empty_slots=plan.budget - row.draft_nodes - row.retrieved_nodes,
+        empty_slots=plan.budget - row.draft_nodes - row.retrieved_nodes - row.unspent,
+        unspent_slots=row.unspent,
         accepted_draft=accepted.count("draft"),
         accepted_retrieved=accepted.count("retrieved"),
         lookups=row.lookups,

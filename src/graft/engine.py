@@ -16,7 +16,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from graft.assembly import make_grafter, make_plan, pick_drafter
+from graft.assembly import make_parts, make_plan, pick_drafter
+from graft.cost_measure import measure_costs
+from graft.costs import Costs
 from graft.decoder import BatchDecoder, Observer
 from graft.drafters.base import Drafter
 from graft.fingerprint import tokenizer_fingerprint
@@ -54,6 +56,7 @@ class Engine:
             holds of the shipped one.
         matrix: to start from; if None, an empty one.
         matrix_file: where `close` keeps the matrix under matrix_scope "file".
+        costs: of rounds; if None, they are measured when a policy first needs them.
 
     Raises:
         ValueError: for settings that do not fit the drafter or the templates.
@@ -72,6 +75,7 @@ class Engine:
         templates: Sequence[Template] | None = None,
         matrix: AdjacencyMatrix | None = None,
         matrix_file: str | Path | None = None,
+        costs: Costs | None = None,
     ) -> None:
         self.target = target
         self.tokenizer = tokenizer
@@ -84,6 +88,8 @@ class Engine:
         matrix = matrix or AdjacencyMatrix(token_count, self.settings.k, target.device)
         self.memory = Memory(matrix)
         self.templates = tuple(templates or [default_template().within(self.matrix.k)])
+        self._given_costs = costs
+        self._costs: dict[tuple[Policy, DraftPlan], Costs] = {}
         self._alarm = CollapseAlarm()
         self._cached: list[int] = []  # tokens behind the rows of slot 0, for a next turn
         self._drafted = False  # whether the drafter knows them too
@@ -347,12 +353,13 @@ class Engine:
     ) -> Generator[StreamToken]:
         if self._busy:
             raise RuntimeError(BUSY)
+        costs = self._costs_of(settings, plan)
         self._busy = True
         # Another engine may have used the same target since.
         valid = reuse and len(requests) == 1 and self.target.openings == self._opened
         cached, self._cached = (self._cached if valid else []), []
         try:
-            decoder = self._decoder(requests, settings, plan, keep=bool(cached), watch=watch)
+            decoder = self._decoder(requests, settings, plan, costs, keep=bool(cached), watch=watch)
             waiting = list(requests)
             while waiting or decoder.running:
                 while waiting and len(decoder.running) < settings.max_batch:
@@ -382,6 +389,7 @@ class Engine:
         requests: list[Request],
         settings: EngineSettings,
         plan: DraftPlan,
+        costs: Costs | None,
         *,
         keep: bool,
         watch: Observer | None,
@@ -395,15 +403,42 @@ class Engine:
         if not (keep and self._drafted):
             drafter.open(slots, longest)
         self._drafted = drafter is self.drafter
-        grafter = make_grafter(settings, policy, plan, self.memory, self.templates, slots)
+        parts = make_parts(settings, policy, plan, self.memory, self.templates, slots, costs)
         return BatchDecoder(
             self.target,
             drafter,
-            grafter,
-            plan=plan,
+            parts.grafter,
+            spending=parts.spending,
             token_count=self.token_count,
             watch=watch,
         )
+
+    def _costs_of(self, settings: EngineSettings, plan: DraftPlan) -> Costs | None:
+        """What rounds of these settings cost, where they need to know."""
+        policy = settings.policy_with(drafter=self.drafter is not None)
+        if not settings.weighs(policy):
+            return None
+        if self._given_costs is not None:
+            return self._given_costs
+        key = policy, plan
+        if key not in self._costs:
+            # Their own matrix and contexts, so that nothing is learnt of it.
+            apart = settings.having(matrix_scope="request", without=("depth", "budget"))
+            parts = make_parts(apart, policy, plan, self.memory, self.templates, 1, None)
+
+            def request(prompt: list[int], limit: int) -> Request:
+                endless = SamplingParams(max_new_tokens=limit, ignore_eos=True)
+                return self.request(0, prompt, endless)
+
+            self._costs[key] = measure_costs(
+                self.target,
+                pick_drafter(policy, self.drafter),
+                parts.grafter,
+                plan,
+                request,
+                self.token_count,
+            )
+        return self._costs[key]
 
     def _decode(self, ids: Sequence[int]) -> str:
         return str(

@@ -45,6 +45,21 @@ class Grafted(NamedTuple):
     hits: Tensor  # of these, how many found any
     context_lookups: Tensor  # the same of longer contexts
     context_hits: Tensor
+    unspent: Tensor  # nodes that there were and that were not verified
+    values: Tensor | None = None  # float32 [B, K + 1] what each node is worth, where that is known
+
+    def narrow(self, width: int) -> Grafted:
+        """With the first `width` slots alone."""
+        columns = slice(width)
+        left_out = self.tree.used[:, width:].sum(1)
+        return self._replace(
+            tree=self.tree.narrow(width),
+            scores=self.scores[:, columns],
+            shared=self.shared[:, columns],
+            by_context=self.by_context[:, columns],
+            unspent=self.unspent + left_out,
+            values=None if self.values is None else self.values[:, columns],
+        )
 
 
 def graft(
@@ -68,7 +83,7 @@ def graft(
     if retrieved is None:
         tree, scores = entries.best(budget)
         nobody = torch.zeros_like(tree.used)
-        return Grafted(tree, scores, nobody, nobody, draft.kept, *[zero] * 5)
+        return Grafted(tree, scores, nobody, nobody, draft.kept, *[zero] * 6)
     home, found = _homes(draft, retrieved, dedup)
     asked = retrieved.found[:, retrieved.shape.parents].sum(1) - 1
     redirect = found & (home > 0) & (home <= draft.kept.unsqueeze(1))
@@ -84,7 +99,7 @@ def graft(
     hits = retrieved.found.sum(1) - 1
     by_context = torch.zeros_like(shared)
     return Grafted(
-        tree, scores, shared, by_context, draft.kept, shared.sum(1), asked, hits, zero, zero
+        tree, scores, shared, by_context, draft.kept, shared.sum(1), asked, hits, *[zero] * 3
     )
 
 

@@ -56,6 +56,17 @@ class Columns(NamedTuple):
     matrix: int
 
 
+class Rules(NamedTuple):
+    """What may hang where.
+
+    anywhere: retrieved nodes hang under drafted ones too; else under the root and each other.
+    drafter_first: behind the root only what the drafter names counts.
+    """
+
+    anywhere: bool = True
+    drafter_first: bool = False
+
+
 class Grown(NamedTuple):
     """A tree, and what it was chosen from."""
 
@@ -92,7 +103,7 @@ def grow(
     budget: int,
     levels: int,
     beam: int,
-    drafter_first: bool = False,
+    rules: Rules = Rules(),  # noqa: B008 (an immutable)
 ) -> Grown:
     """Grow trees.
 
@@ -102,7 +113,7 @@ def grow(
         draft: candidates of the drafter.
         table: float32 [B, cells], estimates.
         budget: K. levels: depth at most. beam: children of a node in the draft at most.
-        drafter_first: behind the root only what the drafter names counts.
+        rules: what may hang where.
     """
     batch = len(windows)
     below = _Below(draft, beam)
@@ -119,8 +130,12 @@ def grow(
     for depth in range(1, levels + 1):
         known = lengths.unsqueeze(1) + (depth - 1)
         offers, drafted, columns = _offers(level, known, depth, below, lookups, cells)
-        if drafter_first and depth == 1:
-            offers = offers._replace(valid=offers.valid & (drafted < below.none))
+        named = drafted < below.none
+        if rules.drafter_first and depth == 1:
+            offers = offers._replace(valid=offers.valid & named)
+        if not rules.anywhere and depth > 1:
+            alone = (level.drafted == below.none).unsqueeze(2)
+            offers = offers._replace(valid=offers.valid & (named | alone))
         offered.append(offers)
         count = min(budget, offers.tokens[0].numel())
         level = _best_of(level, offers, drafted, table, count)

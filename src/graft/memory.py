@@ -16,6 +16,7 @@ from graft.estimates import Estimates
 from graft.evidence import Cells
 from graft.matrix import AdjacencyMatrix
 from graft.prior import default_prior
+from graft.worth import Worth
 
 # Of the contexts of one request, where requests share nothing.
 REQUEST_ROWS = 1 << 15
@@ -34,6 +35,7 @@ class Memory:
         self._private = private
         self._contexts: ContextTable | None = None
         self._estimates: Estimates | None = None
+        self.worth = Worth()
 
     @property
     def contexts(self) -> ContextTable:
@@ -69,6 +71,7 @@ class Memory:
             out |= {f"contexts.{name}": tensor for name, tensor in self._contexts.tensors().items()}
         if self._estimates is not None:
             out |= {"trials": self._estimates.trials, "hits": self._estimates.hits}
+            out |= self.worth.tensors()
         return out
 
     @torch.inference_mode(False)
@@ -79,6 +82,7 @@ class Memory:
             ValueError: for tensors of another shape.
         """
         self._contexts = self._estimates = None
+        self.worth = Worth()
         if any(name.startswith("contexts.") for name in tensors):
             _ = self.contexts  # made when asked for
         if "trials" in tensors:

@@ -59,6 +59,7 @@ class RoundRecord:
     proposed_draft: int  # draft nodes in the tree
     proposed_retrieved: int  # retrieved nodes in the tree
     empty_slots: int  # slots of the budget that nobody filled
+    unspent_slots: int  # slots that would not have paid, and were not verified
     accepted_draft: int
     accepted_retrieved: int
     lookups: int  # matrix entries asked for
@@ -129,6 +130,7 @@ class Stats:
     proposed_draft: int
     proposed_retrieved: int
     empty_slots: int
+    unspent_slots: int
     trimmed: int  # tokens committed behind the end of the request
     draft_accept_ratio: float | None
     retrieved_accept_ratio: float | None
@@ -189,6 +191,7 @@ def summarise(
         proposed_draft=total("proposed_draft"),
         proposed_retrieved=total("proposed_retrieved"),
         empty_slots=total("empty_slots"),
+        unspent_slots=total("unspent_slots"),
         trimmed=trimmed,
         draft_accept_ratio=ratio(total("accepted_draft"), total("proposed_draft")),
         retrieved_accept_ratio=ratio(total("accepted_retrieved"), total("proposed_retrieved")),

@@ -83,50 +83,22 @@ class NoRetriever:
         """Nothing is kept by slot."""
 
 
-class MatrixRetriever:
-    """Retrieval from an adjacency matrix [paper].
+class MatrixMemory:
+    """What an adjacency matrix knows and learns of the running sequences [paper].
 
     Args:
         matrix: read before and written after each verification.
-        templates: one per stage; more paths than slots, so that paths the matrix cannot serve
-            have successors.
         prompt_learning: what prompts teach the matrix. [ours]
         shared: all sequences use its first table; else each slot has its own, cleared when a
             sequence enters.
     """
 
     def __init__(
-        self,
-        matrix: AdjacencyMatrix,
-        templates: Sequence[Template],
-        prompt_learning: PromptLearning,
-        *,
-        shared: bool = True,
+        self, matrix: AdjacencyMatrix, prompt_learning: PromptLearning, *, shared: bool = True
     ) -> None:
-        ranks = max(template.ranks_used for template in templates)
-        if ranks > matrix.k:
-            raise ValueError(
-                f"the template reads rank {ranks - 1}, but the matrix holds {matrix.k} successors "
-                f"per token (ranks 0 to {matrix.k - 1})"
-            )
         self.matrix = matrix
         self.prompt_learning = prompt_learning
-        self.shape = _shape(templates, matrix.ids.device)
         self._tables = SlotTables(matrix.count, matrix.ids.device, shared=shared)
-
-    def look_up(self, starts: Tensor) -> Retrieved:
-        """Retrieve below `starts`."""
-        shape, batch = self.shape, len(starts)
-        tokens = starts.new_zeros(batch, len(shape.parents))
-        found = torch.zeros_like(tokens, dtype=torch.bool)
-        tokens[:, 0], found[:, 0] = starts, True
-        rows = self._rows(tokens)
-        for nodes, parents, ranks in shape.levels:
-            level = self.matrix.lookup(rows[:, parents], ranks.expand(batch, -1))
-            there = found[:, parents] & (level != EMPTY)
-            found[:, nodes], tokens[:, nodes] = there, level.where(there, 0)
-            rows = self._rows(tokens)
-        return Retrieved(tokens, found, shape)
 
     def successors(self, tokens: Tensor) -> Best:
         """All that the matrix holds behind tokens [B, n] of the running sequences."""
@@ -177,6 +149,47 @@ class MatrixRetriever:
         if self._tables.shared:
             return tokens
         return tokens + self._tables.first(len(tokens)).unsqueeze(1) * self.matrix.token_count
+
+
+class MatrixRetriever(MatrixMemory):
+    """Retrieval of templates from an adjacency matrix [paper].
+
+    Args:
+        templates: one per stage; more paths than slots, so that paths the matrix cannot serve
+            have successors.
+        matrix, prompt_learning, shared: as in `MatrixMemory`.
+    """
+
+    def __init__(
+        self,
+        matrix: AdjacencyMatrix,
+        templates: Sequence[Template],
+        prompt_learning: PromptLearning,
+        *,
+        shared: bool = True,
+    ) -> None:
+        super().__init__(matrix, prompt_learning, shared=shared)
+        ranks = max(template.ranks_used for template in templates)
+        if ranks > matrix.k:
+            raise ValueError(
+                f"the template reads rank {ranks - 1}, but the matrix holds {matrix.k} successors "
+                f"per token (ranks 0 to {matrix.k - 1})"
+            )
+        self.shape = _shape(templates, matrix.ids.device)
+
+    def look_up(self, starts: Tensor) -> Retrieved:
+        """Retrieve below `starts`."""
+        shape, batch = self.shape, len(starts)
+        tokens = starts.new_zeros(batch, len(shape.parents))
+        found = torch.zeros_like(tokens, dtype=torch.bool)
+        tokens[:, 0], found[:, 0] = starts, True
+        rows = self._rows(tokens)
+        for nodes, parents, ranks in shape.levels:
+            level = self.matrix.lookup(rows[:, parents], ranks.expand(batch, -1))
+            there = found[:, parents] & (level != EMPTY)
+            found[:, nodes], tokens[:, nodes] = there, level.where(there, 0)
+            rows = self._rows(tokens)
+        return Retrieved(tokens, found, shape)
 
 
 def _shape(templates: Sequence[Template], device: torch.device) -> Shape:

@@ -40,6 +40,13 @@ NEEDING_DRAFTER = tuple(policy for policy in DRAFTING if policy != "graft+")
 RETRIEVING = ("retrieval", "graft-unpruned", "graft", "graft+", "suffix", "rasd")
 VALUED = ("graft+", "suffix", "rasd")
 PRUNING = ("pruned", "graft", "graft+")
+# Parts of graft+ that can be left out, to see what each is good for:
+#   contexts     followers of longer contexts
+#   anywhere     retrieved nodes under drafted ones
+#   calibration  what the sources' candidates are worth, learnt while decoding
+#   depth        drafting goes on where it pays; without, where the confidence is high enough
+#   budget       as many nodes as pay are verified; without, the whole budget always
+Part = Literal["contexts", "anywhere", "calibration", "depth", "budget"]
 # What a prompt teaches the matrix: the successions of its own tokens (free), the target's best
 # successors of each of them (costs the output layer over the whole prompt), or nothing.
 PromptLearning = Literal["text", "logits", "off"]
@@ -52,6 +59,8 @@ PRESETS = {f"paper-{budget}": budget for budget in (60, 32, 16, 8, 4)}
 MAX_BUDGET = 256
 # Verification costs time per row on a CPU and hardly any on a GPU below about 60 rows.
 DEFAULT_BUDGET = {"cpu": 4, "cuda": 60}
+# Where rounds decide how much of it they verify.
+DEFAULT_LIMIT = {"cpu": 16, "cuda": 60}
 
 
 @dataclass(frozen=True)
@@ -60,8 +69,8 @@ class EngineSettings:
 
     Attributes:
         policy: who fills the trees; None is "graft" with a drafter and "retrieval" without.
-        budget: K, nodes per tree without the root; None picks by preset or device
-            (`DEFAULT_BUDGET`).
+        budget: K, nodes per tree without the root, and for graft+ the most that a round may
+            verify; None picks by preset or device (`DEFAULT_BUDGET`, `DEFAULT_LIMIT`).
         preset: "paper-60" for the paper's numbers, or a proportionally scaled "paper-N".
         beam, depth: nodes expanded per level, and levels of draft nodes; None scales the paper's
             10 and 8 with the budget.
@@ -78,6 +87,7 @@ class EngineSettings:
         matrix_scope: who shares a matrix.
         prompt_learning: what a prompt teaches the matrix: "text", "logits" or "off".
         max_batch: requests that decode together; more wait for their turn.
+        without: parts of graft+ that are left out (`Part`), to see what they are good for.
 
     Raises:
         ValueError: naming the setting, what was found and what is supported.
@@ -97,6 +107,7 @@ class EngineSettings:
     matrix_scope: MatrixScope = "process"
     prompt_learning: PromptLearning = "text"
     max_batch: int = 8
+    without: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
         if self.policy is not None:
@@ -111,6 +122,8 @@ class EngineSettings:
                 _between(name, found, 1, high)
         _between("k", self.k, 1, 64)
         _between("max_batch", self.max_batch, 1, 1024)
+        for part in self.without:
+            _one_of("without", part, get_args(Part))
         for name in ("checkpoints", "thresholds", "kept"):
             if (given := getattr(self, name)) is not None:
                 object.__setattr__(self, name, _numbers(name, given))
@@ -131,8 +144,22 @@ class EngineSettings:
         """The budget that holds for a policy on a device."""
         if policy == "plain":
             return 0
-        default = DEFAULT_BUDGET.get(device_type, DEFAULT_BUDGET["cuda"])
+        defaults = DEFAULT_LIMIT if self.sizes_by_worth(policy) else DEFAULT_BUDGET
+        default = defaults.get(device_type, defaults["cuda"])
         return self.budget or PRESETS.get(self.preset or "", default)
+
+    def sizes_by_worth(self, policy: Policy) -> bool:
+        """Whether rounds verify as many nodes as pay."""
+        return policy == "graft+" and "budget" not in self.without
+
+    def stops_by_worth(self, policy: Policy) -> bool:
+        """Whether drafting goes on as long as it pays: the rule where none is given."""
+        ruled = (self.checkpoints, self.thresholds, self.kept) != (None, None, None)
+        return policy == "graft+" and "depth" not in self.without and not ruled
+
+    def weighs(self, policy: Policy) -> bool:
+        """Whether rounds need to know what things cost."""
+        return self.sizes_by_worth(policy) or self.stops_by_worth(policy)
 
     def plan(self, policy: Policy, budget: int) -> DraftPlan:
         """How a drafter spends a round of this budget.
@@ -147,6 +174,9 @@ class EngineSettings:
         if policy not in PRUNING:
             share = {"graft-unpruned": (budget + 1) // 2, "retrieval": 0, "suffix": 0}
             return pruning.dense(budget, beam, depth, share.get(policy, budget))
+        if self.stops_by_worth(policy):
+            every = tuple(range(depth - 1))
+            return DraftPlan(budget, beam, depth, every, (0.0,) * len(every), (budget,) * depth)
         marks = pruning.scaled_checkpoints(depth) if self.checkpoints is None else self.checkpoints
         kept = pruning.scaled_kept(budget, marks) if self.kept is None else (*self.kept, budget)
         thresholds = self.thresholds

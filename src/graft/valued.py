@@ -15,10 +15,10 @@ from graft.draft import Draft
 from graft.estimates import Estimates
 from graft.evidence import Cells
 from graft.grafting import Grafted
-from graft.growth import Grown, Lookups, grow
+from graft.growth import Grown, Lookups, Rules, grow
 from graft.matrix import EMPTY
 from graft.pruning import DraftPlan
-from graft.retrieval import MatrixRetriever, Observer, Retrieved
+from graft.retrieval import MatrixMemory, Observer, Retrieved
 from graft.rows import rows_at
 from graft.slot_tables import SlotTables
 from graft.tree import Source
@@ -32,11 +32,11 @@ class ValuedGrafter:
         plan: its budget and beam.
         cells, estimates: what candidates are worth.
         matrix: retrieves and learns successors of single tokens; None leaves them out.
-        contexts: followers of longer contexts.
+        contexts: followers of longer contexts; None leaves them out.
         levels: depth of trees at most.
         shared: all sequences use the first table of contexts; else each slot has its own.
         learn_prompts: contexts learn from prompts too.
-        drafter_first: behind the root only what the drafter names counts.
+        rules: what may hang where.
     """
 
     def __init__(
@@ -44,19 +44,21 @@ class ValuedGrafter:
         plan: DraftPlan,
         cells: Cells,
         estimates: Estimates,
-        matrix: MatrixRetriever | None,
-        contexts: ContextTable,
+        matrix: MatrixMemory | None,
+        contexts: ContextTable | None,
         *,
         levels: int,
         shared: bool = True,
         learn_prompts: bool = True,
-        drafter_first: bool = False,
+        rules: Rules = Rules(),  # noqa: B008 (an immutable)
     ) -> None:
         self._plan, self._levels = plan, levels
         self._cells, self._estimates = cells, estimates
         self._matrix, self._contexts = matrix, contexts
-        self._tables = SlotTables(contexts.count, cells.voice.device, shared=shared)
-        self._learn_prompts, self._drafter_first = learn_prompts, drafter_first
+        tables = 1 if contexts is None else contexts.count
+        self._tables = SlotTables(tables, cells.voice.device, shared=shared)
+        self._longest = 1 if contexts is None else contexts.longest
+        self._learn_prompts, self._rules = learn_prompts, rules
         self._grown: Grown | None = None
 
     def look_up(self, roots: Tensor) -> Retrieved | None:
@@ -74,7 +76,7 @@ class ValuedGrafter:
             length,
             draft,
             Lookups(
-                self._followers,
+                self._followers if self._contexts is not None else None,
                 self._successors if self._matrix is not None else None,
             ),
             self._cells,
@@ -82,7 +84,7 @@ class ValuedGrafter:
             budget=self._plan.budget,
             levels=self._levels,
             beam=self._plan.beam,
-            drafter_first=self._drafter_first,
+            rules=self._rules,
         )
         scores = torch.nn.functional.pad(draft.scores, (0, 1), value=torch.nan)
         drafted = grown.tree.sources == Source.DRAFT
@@ -95,6 +97,8 @@ class ValuedGrafter:
             drafted.sum(1),
             shared.sum(1),
             *self._hits(grown),
+            torch.zeros_like(length),
+            grown.values,
         )
 
     def learn(
@@ -111,10 +115,11 @@ class ValuedGrafter:
     def admit(self, slot: int, tokens: Tensor) -> Observer | None:
         """Learn from a prompt."""
         self._estimates.admit(slot)
-        if not self._tables.shared:
-            self._contexts.clear(self._tables[slot])
-        if self._learn_prompts:
-            self._contexts.learn_text(tokens, self._tables[slot])
+        if self._contexts is not None:
+            if not self._tables.shared:
+                self._contexts.clear(self._tables[slot])
+            if self._learn_prompts:
+                self._contexts.learn_text(tokens, self._tables[slot])
         return self._matrix.admit(slot, tokens) if self._matrix is not None else None
 
     def move(self, source: int, target: int) -> None:
@@ -125,6 +130,7 @@ class ValuedGrafter:
             self._matrix.move(source, target)
 
     def _followers(self, windows: Tensor, lengths: Tensor) -> Followers:
+        assert self._contexts is not None
         return self._contexts.lookup(
             windows, lengths, self._tables.first(len(windows)).unsqueeze(1)
         )
@@ -160,12 +166,14 @@ class ValuedGrafter:
 
     def _windows(self, history: Tensor, ends: Tensor) -> Tensor:
         """The tokens in front of positions `ends` [B, n]: [B, n, longest context]."""
-        back = torch.arange(self._contexts.longest, 0, -1, device=ends.device)
+        back = torch.arange(self._longest, 0, -1, device=ends.device)
         index = (ends.unsqueeze(2) - back).clamp(min=0)
         return history.gather(1, index.flatten(1)).view(index.shape)
 
     def _read(self, walk: Walk, history: Tensor, length: Tensor) -> None:
         """Learn what followed what in the committed tokens."""
+        if self._contexts is None:
+            return
         level = torch.arange(walk.tokens.shape[1], device=length.device)
         at = length.unsqueeze(1) + level  # position of each draw
         windows = self._windows(history, at).flatten(0, 1)

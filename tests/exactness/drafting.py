@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graft.costs import Costs
 from graft.drafters.base import Drafter
 from graft.drafters.eagle3.drafter import Eagle3Drafter
 from graft.drafters.eagle3.head import Eagle3Head
@@ -24,6 +25,7 @@ from graft.request import Result
 from graft.sampling_params import SamplingParams
 from graft.settings import EngineSettings
 from graft.target import TransformersTarget
+from tests.cost_tables import FREE
 from tests.engines import check_arithmetic
 from tests.exactness.cases import SETTINGS
 from tests.exactness.heads import target, trained_head
@@ -32,7 +34,12 @@ from tests.fakes import byte_tokenizer
 from tests.tiny_models import EOS_ID, VOCAB_SIZE, tiny_model
 
 
-def engine(drafter: Drafter | None = None, family: str = "llama", **settings: Any) -> Engine:
+def engine(
+    drafter: Drafter | None = None,
+    family: str = "llama",
+    costs: Costs | None = FREE,
+    **settings: Any,
+) -> Engine:
     """A fresh engine with an empty matrix."""
     return Engine(
         target(family),
@@ -42,6 +49,7 @@ def engine(drafter: Drafter | None = None, family: str = "llama", **settings: An
         eos_token_ids=(EOS_ID,),
         settings=EngineSettings(**settings),
         drafter=drafter,
+        costs=costs,
     )
 
 

@@ -18,6 +18,7 @@ from graft.exactness import Comparison
 from graft.sampling_params import SamplingParams
 from graft.settings import EngineSettings
 from graft.target import TransformersTarget
+from tests.cost_tables import FREE
 from tests.fakes import byte_tokenizer
 from tests.tiny_models import EOS_ID, VOCAB_SIZE, tiny_model
 
@@ -49,6 +50,7 @@ def family_engine(family: str, target: TransformersTarget | None = None, **setti
         token_count=VOCAB_SIZE,
         eos_token_ids=(EOS_ID,),
         settings=EngineSettings(**settings),
+        costs=FREE,
     )
 
 

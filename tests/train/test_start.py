@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 
+from graft.drafters.eagle3.save import save_head
 from graft.train.settings import TrainSettings
-from graft.train.start import default_layers, running_copy, start_new
+from graft.train.start import Start, default_layers, head_of, running_copy, start_from, start_new
 from tests.tiny_models import EOS_ID
 from tests.train.making import mixed, tiny_loaded
 
@@ -46,3 +50,39 @@ def test_seeds_repeat() -> None:
 def test_layers_that_there_are_not_are_refused(layers: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="feature layer"):
         start_new(tiny_loaded(), mixed(), SETTINGS, layers)
+
+
+def saved(start: Start, folder: Path) -> str:
+    """A head on disk whose output layer has learnt something."""
+    moved = {**start.weights, "lm_head.weight": start.weights["lm_head.weight"] + 1}
+    head = head_of(replace(start, weights=moved), torch.float32)
+    return str(save_head(folder / "head", head, target_name="tiny", fingerprint=None))
+
+
+def test_a_head_that_is_trained_on_keeps_its_vocabulary(tmp_path: Path) -> None:
+    loaded, answers = tiny_loaded(), mixed()
+    old = start_new(loaded, answers, SETTINGS, None)
+    base = saved(old, tmp_path)
+    found = start_from(base, loaded, answers[:3], replace(SETTINGS, draft_vocab=None))
+    assert torch.equal(found.target_ids, old.target_ids)
+    assert torch.equal(found.weights["lm_head.weight"], old.weights["lm_head.weight"] + 1)
+
+
+@pytest.mark.parametrize("size", [40, 90])
+def test_it_takes_another_vocabulary_if_asked(size: int, tmp_path: Path) -> None:
+    """Tokens that both can name keep what was learnt; the others begin as the target's."""
+    loaded, answers = tiny_loaded(), mixed()
+    old = start_new(loaded, answers, SETTINGS, None)
+    base = saved(old, tmp_path)
+    found = start_from(base, loaded, answers[::2], replace(SETTINGS, draft_vocab=size))
+    assert len(found.target_ids) == found.config.draft_vocab_size == size
+    output = loaded.model.get_output_embeddings().weight
+    known = torch.isin(found.target_ids, old.target_ids)
+    assert 0 < int(known.sum()) < size or size < 60
+    wanted = output[found.target_ids] + known.unsqueeze(1)
+    assert torch.allclose(found.weights["lm_head.weight"], wanted, atol=1e-6)
+    head = running_copy(found, loaded.model)
+    assert torch.equal(head.target_ids, found.target_ids)
+    for name, weight in old.weights.items():
+        if name != "lm_head.weight":
+            assert torch.equal(found.weights[name], weight), name

@@ -17,8 +17,10 @@ from graft.request import Result
 _COUNTS: Final = (
     *("trimmed", "draft_steps", "kept_draft", "released_slots", "redirected"),
     *("proposed_draft", "proposed_retrieved", "accepted_draft", "accepted_retrieved"),
-    *("empty_slots", "rows_written"),
+    *("empty_slots", "unspent_slots", "rows_written"),
+    *("proposed_context", "accepted_context"),
 )
+_LOOKUPS: Final = ("lookups", "hits", "context_lookups", "context_hits")
 _SECONDS: Final = ("prefill_seconds", "decode_seconds", "time_to_first_token", "lookup_seconds")
 
 
@@ -39,8 +41,7 @@ def of_result(identity: dict[str, Any], result: Result) -> Measurement:
         finish_reason=result.finish_reason,
         tau=stats.tau or 1.0,
         latency_seconds=stats.time_to_first_token + stats.decode_seconds,
-        lookups=sum(r.lookups for r in records),
-        hits=sum(r.hits for r in records),
+        **{name: sum(getattr(r, name) for r in records) for name in _LOOKUPS},
         seconds={name: sum(getattr(r.times, name) for r in records) for name in LAPS},
         round_tokens=[r.accepted + 1 for r in records],
         round_stages=[r.stage for r in records],
@@ -59,7 +60,7 @@ def of_outside(identity: dict[str, Any], prompt: Sequence[int], found: Outside) 
         identity,
         len(prompt),
         found.token_ids,
-        **dict.fromkeys((*_COUNTS, "lookups", "hits"), 0),
+        **dict.fromkeys((*_COUNTS, *_LOOKUPS), 0),
         rounds=found.rounds,
         sources="",
         finish_reason=found.finish_reason,

@@ -83,6 +83,11 @@ class Measurement:
     round_retrieved: list[int]
     difference: int | None = None
     excused: int = 0
+    unspent_slots: int = 0
+    proposed_context: int = 0
+    accepted_context: int = 0
+    context_lookups: int = 0
+    context_hits: int = 0
 
     @property
     def key(self) -> tuple[Any, ...]:

@@ -33,14 +33,15 @@ class Memories:
 
     @contextmanager
     def of(self, case: Case) -> Iterator[Engine]:
-        """The engine of a case, with the case's memory in it."""
+        """The engine of a case, with the case's memory and parts in it."""
         engine = self._engine(case)
-        own = engine.memory
+        own, settings = engine.memory, engine.settings
         engine.memory = self._held.get(case, own)
+        engine.settings = settings.having(without=case.method.without)
         try:
             yield engine
         finally:
-            engine.memory = own
+            engine.memory, engine.settings = own, settings
 
     def restore(self) -> None:
         """Forget what was learnt since the beginning."""

@@ -1,8 +1,9 @@
 """The methods of a benchmark, and the cases they make with budgets, temperatures and batches.
 
 A method is a policy of Graft, with its drafter in front where it is not the default one
-("graft", "model:graft"), or a way of Transformers: "hf" is `generate`, "hf-lookup" its prompt
-lookup. It knows names and numbers alone.
+("graft", "model:graft") and, behind graft+, the parts that it does without ("graft+-contexts"), or
+a way of Transformers: "hf" is `generate`, "hf-lookup" its prompt lookup. It knows names and numbers
+alone.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from graft.settings import DRAFTING, NEEDING_DRAFTER, Policy
+from graft.settings import DRAFTING, NEEDING_DRAFTER, Part, Policy
 
 OUTSIDE = ("hf", "hf-lookup")
 POLICIES: tuple[str, ...] = get_args(Policy)
+PARTS: tuple[str, ...] = get_args(Part)
 
 
 @dataclass(frozen=True)
@@ -26,11 +28,13 @@ class Method:
         name: as reports call it.
         policy: of Graft; None for a way of Transformers.
         drafter: whose trees; None for the default one, or none.
+        without: parts of graft+ that are left out.
     """
 
     name: str
     policy: str | None
     drafter: str | None = None
+    without: tuple[str, ...] = ()
 
     @property
     def has_budget(self) -> bool:
@@ -64,7 +68,8 @@ def parse_method(text: str, drafters: Sequence[str]) -> Method:
     """
     if text in OUTSIDE:
         return Method(text, None)
-    drafter, _, policy = text.rpartition(":")
+    drafter, _, wanted = text.rpartition(":")
+    policy, without = _parts(wanted)
     if policy not in POLICIES:
         close = difflib.get_close_matches(policy, (*POLICIES, *OUTSIDE), n=1)
         meant = f"did you mean {close[0]}? " if close else ""
@@ -88,7 +93,19 @@ def parse_method(text: str, drafters: Sequence[str]) -> Method:
         drafter = "eagle3"
     if policy in DRAFTING and drafters and not drafter:
         drafter = drafters[0]
-    return Method(text, policy, drafter or None)
+    return Method(text, policy, drafter or None, without)
+
+
+def _parts(text: str) -> tuple[str, tuple[str, ...]]:
+    """A policy, and what it does without."""
+    policy, *without = text.split("-") if text.startswith("graft+-") else [text]
+    for part in without:
+        if part not in PARTS:
+            raise ValueError(
+                f"method {text!r}: graft+ has no part {part!r} to leave out; it has "
+                f"{', '.join(PARTS)}, as in graft+-{PARTS[0]}"
+            )
+    return policy, tuple(without)
 
 
 def cases_of(

@@ -16,6 +16,7 @@ from graft.bench.statistics import (
     Measure,
     Pairs,
     alone,
+    context_hit_rate,
     draft_accept_ratio,
     draft_steps_per_token,
     hit_rate,
@@ -41,8 +42,18 @@ from graft.bench.tables import (
 from graft.metrics import LAPS
 
 _CASE: Final = (*SETTING, "case")
-_NODES: Final = ("proposed_draft", "accepted_draft", "proposed_retrieved", "accepted_retrieved")
-_SLOTS: Final = ("kept_draft", "released_slots", "redirected", "empty_slots", "trimmed")
+_NODES: Final = (
+    *("proposed_draft", "accepted_draft", "proposed_retrieved", "accepted_retrieved"),
+    *("proposed_context", "accepted_context"),
+)
+_SLOTS: Final = (
+    "kept_draft",
+    "released_slots",
+    "redirected",
+    "empty_slots",
+    "unspent_slots",
+    "trimmed",
+)
 _AT: Final = (0.5, 0.99)
 
 
@@ -73,6 +84,7 @@ def sections(groups: Mapping[Setting, Group]) -> list[str]:
                 "retrieved": retrieved_accept_ratio,
                 "waste": waste,
                 "hit rate": hit_rate,
+                "context hit rate": context_hit_rate,
             },
             shares=True,
         ),

@@ -42,6 +42,8 @@ _FIELDS: Final = (
     "accepted_retrieved",
     "lookups",
     "hits",
+    "context_lookups",
+    "context_hits",
 )
 NAMES: Final = (
     "answers",
@@ -268,6 +270,11 @@ def waste(sums: Sums) -> Tensor:
 def hit_rate(sums: Sums) -> Tensor:
     """Share of the matrix lookups that found a written entry."""
     return sums["hits"] / sums["lookups"]
+
+
+def context_hit_rate(sums: Sums) -> Tensor:
+    """Share of the nodes, of those whose longer contexts were looked up, that had any."""
+    return sums["context_hits"] / sums["context_lookups"]
 
 
 def time_share(part: str) -> Measure:

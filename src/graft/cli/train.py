@@ -135,8 +135,13 @@ def head_command(
         _option("--from", metavar="HEAD", panel=_WHAT, help="A head to train on from."),
     ] = None,
     draft_vocab: Annotated[
-        int, _option("--draft-vocab", panel=_HOW, help="Tokens that the head can name.")
-    ] = 16384,
+        int | None,
+        _option(
+            "--draft-vocab",
+            panel=_HOW,
+            help="Tokens that the head can name. [default: as in --from HEAD, else 16384]",
+        ),
+    ] = None,
     test_steps: Annotated[
         int, _option("--test-steps", panel=_HOW, help="Depth it is trained to draft to.")
     ] = 5,

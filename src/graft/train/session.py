@@ -42,7 +42,7 @@ class TrainRun:
         settings: of the training.
         model: settings of `load_model`, but for dtype: what the models run in, where "auto" takes
             the faster one here of fp32 and bf16.
-        base: a head to go on from; its vocabulary and shape hold. None begins a new one.
+        base: a head to go on from; its shape holds. None begins a new one.
         feature_layers: layers of the target whose inputs are read; None takes EAGLE-3's.
         save_dtype: of the weights in the file. format: of the checkpoint.
         log_every, save_every, evaluate_every: optimiser steps; evaluate_every 0 is at the end
@@ -247,7 +247,7 @@ def _data(run: TrainRun, loaded: LoadedModel) -> Dataset:
 
 def _start(run: TrainRun, loaded: LoadedModel, data: Dataset) -> Start:
     if run.base is not None:
-        return start_from(run.base, loaded)
+        return start_from(run.base, loaded, data.train, run.settings)
     return start_new(loaded, data.train, run.settings, run.feature_layers)
 
 

@@ -9,6 +9,7 @@ from typing import get_args
 from graft.train.optimizer import Method
 
 LENGTH = 2048  # of texts, where none is asked for
+DRAFT_VOCAB = 16384
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,8 @@ class TrainSettings:
     """How a head is trained.
 
     Attributes:
-        draft_vocab: tokens that the head can name: the most frequent ones of the answers.
+        draft_vocab: tokens that the head can name: the most frequent ones of the answers. None
+            keeps those of the head that is trained on from, and gives a new one 16,384.
         test_steps: steps of the training-time test; the head is trained to draft so deep.
         decay: weight of the loss of one step relative to that of the step before [EAGLE-3: 0.8].
         epochs: times that all answers are seen; a fraction stops in the middle of one.
@@ -38,7 +40,7 @@ class TrainSettings:
         ValueError: naming the setting, what was found and what is supported.
     """
 
-    draft_vocab: int = 16384
+    draft_vocab: int | None = None
     test_steps: int = 5
     decay: float = 0.8
     epochs: float = 3.0
@@ -58,7 +60,6 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         for name, low, high in (
-            ("draft_vocab", 1, 1 << 20),
             ("test_steps", 1, 16),
             ("group_tokens", 16, 1 << 24),
             ("groups_per_step", 1, 1 << 16),
@@ -66,7 +67,7 @@ class TrainSettings:
             ("seed", 0, 1 << 31),
         ):
             _whole(name, getattr(self, name), low, high)
-        for name, low in (("window", 1), ("max_length", 8)):
+        for name, low in (("draft_vocab", 1), ("window", 1), ("max_length", 8)):
             if (found := getattr(self, name)) is not None:
                 _whole(name, found, low, 1 << 20)
         for name, limit in (

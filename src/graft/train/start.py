@@ -13,7 +13,7 @@ It knows heads and targets; not data, not loss.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from graft.drafters.eagle3.target_facts import facts_of
 from graft.models import LoadedModel
 from graft.target import decoder_layers
 from graft.train.answers import Answer
-from graft.train.settings import TrainSettings
+from graft.train.settings import DRAFT_VOCAB, TrainSettings
 from graft.train.vocabulary import choose_vocabulary, coverage
 
 STD = 0.02  # of weights that nothing is known about
@@ -67,8 +67,7 @@ def start_new(
             f"feature layer {bad[0]}: {loaded.name} has {len(body)} layers, so 1 to {len(body)} "
             "are supported (a layer's number names its input; the last is the final norm's)"
         )
-    size = min(settings.draft_vocab, loaded.token_count)
-    ids = choose_vocabulary(answers, size, loaded.token_count, loaded.eos_token_ids)
+    ids = _vocabulary(loaded, answers, settings.draft_vocab or DRAFT_VOCAB)
     config = head_config(
         loaded.model,
         layers=wanted,
@@ -80,8 +79,11 @@ def start_new(
     return Start(config, _first_weights(config, loaded.model, ids, settings.seed), ids)
 
 
-def start_from(base: str, loaded: LoadedModel) -> Start:
-    """A head that there is already.
+def start_from(
+    base: str, loaded: LoadedModel, answers: Sequence[Answer], settings: TrainSettings
+) -> Start:
+    """A head that there is already. Where another draft vocabulary is asked for, the rows of its
+    output layer for tokens that it could not name begin as the target's.
 
     Raises:
         ValueError: for one that does not fit the target, or has several layers.
@@ -89,7 +91,14 @@ def start_from(base: str, loaded: LoadedModel) -> Start:
     head = load_head(base, facts_of(loaded), dtype=torch.float32).head
     if len(head.layers) > 1:
         raise ValueError(f"{base} has {len(head.layers)} layers; heads of 1 can be trained")
-    return Start(head.config, dict(head.named_parameters()), head.target_ids)
+    weights = {name: weight.detach() for name, weight in head.named_parameters()}
+    if settings.draft_vocab is None:
+        return Start(head.config, weights, head.target_ids)
+    ids = _vocabulary(loaded, answers, settings.draft_vocab)
+    rows = _output_rows(loaded.model)
+    rows[head.target_ids] = weights["lm_head.weight"]
+    weights["lm_head.weight"] = rows[ids]
+    return Start(replace(head.config, draft_vocab_size=len(ids)), weights, ids)
 
 
 def running_copy(start: Start, model: PreTrainedModel) -> Eagle3Head:
@@ -151,6 +160,19 @@ def head_config(
     )
 
 
+def _output_rows(model: PreTrainedModel) -> Tensor:
+    """A copy of the output layer of a target: fp32 [V, H] on the CPU."""
+    output = model.get_output_embeddings()
+    assert output is not None
+    weight: Tensor = output.weight
+    return weight.detach().to("cpu", torch.float32, copy=True)
+
+
+def _vocabulary(loaded: LoadedModel, answers: Sequence[Answer], size: int) -> Tensor:
+    size = min(size, loaded.token_count)
+    return choose_vocabulary(answers, size, loaded.token_count, loaded.eos_token_ids)
+
+
 def _first_weights(
     config: Eagle3Config, model: Any, target_ids: Tensor, seed: int
 ) -> dict[str, Tensor]:
@@ -160,8 +182,7 @@ def _first_weights(
         for module in head.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=STD, generator=generator)
-        output = model.get_output_embeddings().weight.detach().to("cpu", torch.float32)
-        head.lm_head.weight.copy_(output[target_ids])
+        head.lm_head.weight.copy_(_output_rows(model)[target_ids])
     return {name: weight.detach() for name, weight in head.named_parameters()}
 
 

@@ -1,0 +1,127 @@
+"""Measuring costs: some short rounds, once, over nothing of interest. [ours]
+
+Of every part the shortest time counts: what a busy machine adds is not what a round costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from graft.costs import Costs
+from graft.decoder import BatchDecoder
+from graft.draft import Draft, no_draft
+from graft.drafters.base import Drafter
+from graft.drafters.none import NoDrafter
+from graft.grafter import Grafter, TemplateGrafter
+from graft.metrics import RoundTimes
+from graft.pruning import DraftPlan, dense
+from graft.request import Request
+from graft.retrieval import NoRetriever
+from graft.spending import Fixed
+from graft.target import Target
+from graft.tree import Source, TokenTree
+
+PROMPT_TOKENS = 128
+REPEATS = 3
+# Nodes that are verified, as far as the budget goes.
+NODES = (0, 1, 2, 3, 4, 5, 7, 9, 11, 15, 23, 31, 47, 63, 95, 127, 191, 255)
+# Tokens of an answer that never ends while things are measured.
+ANSWER_TOKENS = 128
+
+# Makes a request of a prompt's ids and the length of its answer.
+MakeRequest = Callable[[list[int], int], Request]
+
+
+def measure_costs(
+    target: Target,
+    drafter: Drafter,
+    grafter: Grafter,
+    plan: DraftPlan,
+    request: MakeRequest,
+    token_count: int,
+) -> Costs:
+    """The costs of rounds on this machine. What target and drafter hold is forgotten.
+
+    Args:
+        grafter: of one slot; it learns from these rounds, so it should be nobody's.
+        plan: its budget is the most that is verified, its beam and depth the draft's.
+    """
+    rounds = _Rounds(target, request, token_count)
+    nodes = sorted({n for n in NODES if n < plan.budget} | {plan.budget})
+    times: dict[int, list[RoundTimes]] = {n: [] for n in nodes}
+    rounds.begin(_Star(token_count), TemplateGrafter(NoRetriever(), plan.budget), plan)
+    rounds.once(dense(nodes[-1], 1, 1))
+    for _ in range(REPEATS):
+        for n in nodes:
+            times[n].append(rounds.once(dense(n, 1, 1)))
+    rounds.begin(drafter, grafter, plan)
+    shallow, deep = (dense(plan.budget, plan.beam, depth) for depth in (1, plan.depth))
+    rounds.once(deep)
+    both = [(rounds.once(shallow), rounds.once(deep)) for _ in range(REPEATS)]
+    draft = min(one.draft for one, _ in both)
+    steps = min(other.draft for _, other in both) - draft
+    return Costs(
+        tuple(n + 1 for n in nodes),
+        tuple(min(t.verify for t in times[n]) for n in nodes),
+        draft=draft,
+        step=max(steps, 0.0) / max(plan.depth - 1, 1),
+        round=min(t.total - t.draft - t.verify for pair in both for t in pair),
+    )
+
+
+class _Rounds:
+    """Rounds of one endless answer after another."""
+
+    def __init__(self, target: Target, request: MakeRequest, token_count: int) -> None:
+        self._target, self._request, self._token_count = target, request, token_count
+        room = target.max_context or PROMPT_TOKENS + ANSWER_TOKENS
+        self._answer = min(ANSWER_TOKENS, max(room // 2, 1))
+        length = max(min(PROMPT_TOKENS, room - self._answer), 1)
+        self._prompt = [token % token_count for token in range(1, length + 1)]
+
+    def begin(self, drafter: Drafter, grafter: Grafter, plan: DraftPlan) -> None:
+        """Rounds of these from here on."""
+        capacity = len(self._prompt) + self._answer + plan.budget + 1
+        self._target.open(1, capacity)
+        drafter.open(1, capacity)
+        self._decoder = BatchDecoder(
+            self._target, drafter, grafter, spending=Fixed(plan), token_count=self._token_count
+        )
+
+    def once(self, plan: DraftPlan) -> RoundTimes:
+        """The times of a round."""
+        decoder = self._decoder
+        while not decoder.running:  # an answer of one token is over when it is admitted
+            decoder.admit(self._request(self._prompt, self._answer))
+        decoder.spending = Fixed(plan)
+        decoder.round()
+        return decoder.last_records[0].times
+
+
+class _Star(NoDrafter):
+    """As many children of the root as the budget has."""
+
+    def __init__(self, token_count: int) -> None:
+        self._tokens = token_count
+
+    def draft(self, history: Tensor, length: Tensor, plan: DraftPlan) -> Draft:
+        """Tokens that follow the root's in number."""
+        roots = history.gather(1, (length - 1).unsqueeze(1)).squeeze(1)
+        draft, size = no_draft(roots, plan), plan.budget
+        place = torch.arange(size + 1, device=roots.device)
+        zero = torch.zeros_like(place).unsqueeze(0)
+        sources = torch.full_like(zero, Source.DRAFT)
+        sources[:, 0] = Source.TARGET
+        tree = TokenTree(
+            tokens=(roots.unsqueeze(1) + place) % self._tokens,
+            parents=zero,
+            depths=(place > 0).long().unsqueeze(0),
+            used=torch.ones_like(zero, dtype=torch.bool),
+            sources=sources,
+            max_depth=1,
+        )
+        scores = -place.float().unsqueeze(0)
+        return draft._replace(tree=tree, scores=scores, kept=draft.kept + size)

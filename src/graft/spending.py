@@ -1,0 +1,159 @@
+"""Spending: how deep a round drafts and how many nodes it verifies.
+
+`Fixed` does as the plan says. `Paying` goes by what things are worth [ours]: a token is worth the
+time in which this engine has made one so far (`Worth.pace`, tokens per second), so a node or a
+draft step is bought where it promises more tokens than its seconds would make elsewhere:
+
+    nodes    the n that maximises   sum of the n likeliest values - pace * verify(n + 1 rows)
+    step     where, after like confidences at the same checkpoint, going on has brought
+             more tokens than   pace * seconds of a step * steps that were taken
+
+What a step brings are accepted tokens that retrieval does not name too, for its slots go to those
+then. Both are learnt from the rounds that went on; now and then one goes on for that purpose.
+
+No clock is read here: costs are given and seconds are counted by them, so equal states spend alike.
+This module knows numbers, not models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from graft.costs import Costs
+from graft.pruning import DraftPlan
+from graft.worth import Worth
+
+# Among so many rounds one goes on at a checkpoint where it would have stopped.
+EXPLORE = 8
+# Tokens that are not worth a look: where all rows together cost less, all are verified.
+TRIFLE = 0.02
+
+
+class Spent(NamedTuple):
+    """A round of one sequence, for those who learn what pays."""
+
+    confidence: tuple[float, ...]  # at the checkpoints that were reached
+    stage: int
+    alone: tuple[bool, ...]  # per accepted node, in path order: only the drafter named it
+
+
+class Spending(Protocol):
+    """Decides what rounds spend."""
+
+    budget: int  # nodes per tree at most
+
+    def plan(self, batch: int) -> DraftPlan:
+        """How the next round is drafted, for so many sequences."""
+
+    def width(self, used: Tensor, values: Tensor | None, steps: int) -> int:
+        """How many nodes of the trees are verified, the root included. Trees stand best first.
+
+        Args:
+            used: bool [B, K + 1]. values: float32 [B, K + 1], what each is worth; None: not known.
+            steps: draft steps that were taken.
+        """
+
+    def settle(self, spent: Sequence[Spent]) -> None:
+        """Take in what the round came to."""
+
+
+class Fixed:
+    """Spends as a plan says.
+
+    Args:
+        plan: the same for every round.
+    """
+
+    def __init__(self, plan: DraftPlan) -> None:
+        self._plan, self.budget = plan, plan.budget
+
+    def plan(self, batch: int) -> DraftPlan:
+        """The plan."""
+        return self._plan
+
+    def width(self, used: Tensor, values: Tensor | None, steps: int) -> int:
+        """All nodes. On a CPU each row of a forward costs time and a look at the tree costs none,
+        so slots that are empty in every tree are left out. Elsewhere shapes stay fixed."""
+        return int(used.sum(1).max()) if used.device.type == "cpu" else used.shape[1]
+
+    def settle(self, spent: Sequence[Spent]) -> None:
+        """Nothing to learn."""
+
+
+class Paying:
+    """Spends where it pays.
+
+    Args:
+        plan: whose budget, beam and depth are the most that is spent.
+        costs: of this machine.
+        worth: what was learnt so far, and learns.
+        stops: whether the depth is decided; else the plan's thresholds hold.
+        sizes: whether the number of nodes is; else all are verified.
+    """
+
+    def __init__(
+        self, plan: DraftPlan, costs: Costs, worth: Worth, *, stops: bool = True, sizes: bool = True
+    ) -> None:
+        self._plan, self.budget = plan, plan.budget
+        self._costs, self._worth = costs, worth
+        self._fixed = Fixed(plan)
+        self._stops, self._sizes = stops, sizes
+        self._batch = 1
+        self._steps, self._rows = 0, 1
+
+    def plan(self, batch: int) -> DraftPlan:
+        """The plan, with thresholds at which a step begins to pay."""
+        self._batch = batch
+        marks = self._plan.checkpoints
+        if not self._stops or not marks:
+            return self._plan
+        pace = self._pace()
+        price = pace * self._step() / batch
+        thresholds = [self._worth.threshold(mark, price) for mark in range(len(marks))]
+        rounds = self._worth.rounds
+        if rounds % EXPLORE == 0:
+            thresholds[rounds // EXPLORE % len(marks)] = 0.0
+        return replace(self._plan, thresholds=tuple(thresholds))
+
+    def width(self, used: Tensor, values: Tensor | None, steps: int) -> int:
+        """Those that pay."""
+        width = self._fixed.width(used, values, steps)
+        if self._sizes and values is not None:
+            width = min(width, self._paying(values))
+        self._steps, self._rows = steps, self._batch * width
+        return width
+
+    def settle(self, spent: Sequence[Spent]) -> None:
+        """Learn the pace and what steps bring."""
+        seconds = self._base() + self._steps * self._step() + self._costs.of_rows(self._rows)
+        if self._stops:
+            for one in spent:
+                self._worth.learn_steps(one.confidence, one.stage, one.alone)
+        self._worth.learn_pace(sum(len(one.alone) + 1 for one in spent), seconds)
+
+    def _paying(self, values: Tensor) -> int:
+        curve = self._costs.of_trees(values.shape[1] - 1, self._batch)
+        pace = self._pace()
+        if pace * (curve[-1] - curve[0]) < TRIFLE:
+            return values.shape[1]
+        tokens = values.clamp(min=0).sum(0).cumsum(0).double()
+        price = torch.tensor(curve, dtype=torch.float64, device=values.device) * pace
+        return int((tokens - price).argmax()) + 1
+
+    def _pace(self) -> float:
+        """Tokens per second; before anything is known, plain decoding's."""
+        return self._worth.pace(1 / (self._base() + self._costs.of_rows(1)))
+
+    def _base(self) -> float:
+        return self._costs.round + self._costs.draft
+
+    def _step(self) -> float:
+        """A step for the whole batch grows with its rows as the target's forward does."""
+        rows = self._plan.beam
+        growth = self._costs.of_rows(self._batch * rows) / self._costs.of_rows(rows)
+        return self._costs.step * growth

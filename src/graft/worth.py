@@ -1,0 +1,86 @@
+"""Worth: what draft steps have brought, and how fast an engine has been. [ours]
+
+Two things are learnt from rounds, each with a window so that it follows a change of text:
+
+    pace         tokens per second, the seconds by given costs
+    per checkpoint and class of confidence: tokens that going on brought, and the steps it took
+
+This module knows numbers alone.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# Confidences are told apart at these.
+BOUNDS = (0.0, 0.01, 0.03, 0.06, 0.1, 0.16, 0.25, 0.35, 0.5, 0.65, 0.8, 0.9)
+MARKS = 32  # checkpoints at most
+# Share of the confidence (of the frontier's best node being accepted) that one more step is taken
+# to bring in tokens, before anything is known, and how many rounds that guess counts for.
+GUESS, GUESS_ROUNDS = 0.4, 8.0
+WINDOW = 400.0  # rounds that a class remembers
+PACE_WINDOW = 300.0  # rounds that the pace remembers
+ALWAYS_STOP = 2.0  # above every confidence
+
+
+class Worth:
+    """What was learnt of steps and pace."""
+
+    def __init__(self) -> None:
+        # Per checkpoint and class: rounds that went on, tokens that it brought, steps it took.
+        self._steps = torch.zeros(3, MARKS, len(BOUNDS), dtype=torch.float64)
+        # Rounds, tokens, seconds; and all rounds there ever were.
+        self._pace = torch.zeros(4, dtype=torch.float64)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds so far."""
+        return int(self._pace[3])
+
+    def pace(self, plain: float) -> float:
+        """Tokens per second; `plain` counts for as many rounds as there is no word of."""
+        rounds, tokens, seconds, _ = self._pace.tolist()
+        missing = max(GUESS_ROUNDS - rounds, 0.0)
+        return float((tokens + missing) / (seconds + missing / plain))
+
+    def threshold(self, mark: int, price: float) -> float:
+        """The confidence at checkpoint `mark` below which going on does not pay, where a step
+        costs the time of `price` tokens."""
+        _, tokens, steps = self._steps[:, mark].tolist()
+        found = ALWAYS_STOP
+        ends = (*BOUNDS[1:], 1.0)
+        for i in reversed(range(len(BOUNDS))):
+            guess = GUESS * (BOUNDS[i] + ends[i]) / 2
+            brought = tokens[i] + GUESS_ROUNDS * guess
+            taken = steps[i] + GUESS_ROUNDS
+            if brought <= price * taken:
+                break
+            found = BOUNDS[i]
+        return found
+
+    def learn_steps(
+        self, confidence: tuple[float, ...], stage: int, alone: tuple[bool, ...]
+    ) -> None:
+        """Take in a round of a sequence that took `stage` steps, with the confidence before each.
+
+        Args:
+            alone: per accepted node, by depth from 1 on: whether only the drafter named it.
+        """
+        for mark, sure in enumerate(confidence[:stage]):
+            # Nodes of depth mark + 1 were there before; the first of those behind them that
+            # nobody else named would have ended the path.
+            first = next((i for i in range(mark + 1, len(alone)) if alone[i]), len(alone))
+            place = sum(sure >= bound for bound in BOUNDS) - 1
+            cell = self._steps[:, mark, max(place, 0)]
+            cell += torch.tensor([1.0, len(alone) - first, stage - mark], dtype=torch.float64)
+            cell /= max(float(cell[0]) / WINDOW, 1.0)
+
+    def learn_pace(self, tokens: int, seconds: float) -> None:
+        """Take in a round of all running sequences."""
+        self._pace += torch.tensor([1.0, tokens, seconds, 1.0], dtype=torch.float64)
+        self._pace[:3] /= max(float(self._pace[0]) / PACE_WINDOW, 1.0)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that was learnt, by name."""
+        return {"worth.steps": self._steps, "worth.pace": self._pace}

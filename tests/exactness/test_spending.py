@@ -1,0 +1,74 @@
+"""Rounds that decide for themselves how deep they draft and how much they verify."""
+
+from __future__ import annotations
+
+import pytest
+
+from graft.costs import Costs
+from graft.metrics import RoundRecord
+from graft.request import Result
+from graft.settings import Part
+from tests.cost_tables import DEAR, FREE
+from tests.exactness.drafting import DRAFTERS, agree, engine, tau, taught
+
+SETTINGS = ["greedy", "sampled", "all cuts"]
+
+
+def rounds(found: list[Result]) -> list[RoundRecord]:
+    return [record for result in found for record in result.stats.round_records]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("drafter", [None, *DRAFTERS])
+def test_answers_where_rows_and_steps_are_dear(
+    drafter: str | None, batch: int, setting: str
+) -> None:
+    made = taught(engine(DRAFTERS[drafter]() if drafter else None, costs=DEAR), setting, batch)
+    found = agree(made, setting, policy="graft+", batch=batch)
+    records = rounds(found)
+    assert tau(found) > 1.2
+    assert sum(r.unspent_slots for r in records) > 0
+    assert len({r.proposed for r in records}) > 1  # each round decides anew
+    if drafter is not None:
+        assert len({r.stage for r in records}) > 1
+
+
+def test_dear_rounds_spend_less_than_free_ones() -> None:
+    spent = {}
+    for name, costs in {"free": FREE, "dear": DEAR}.items():
+        made = taught(engine(DRAFTERS["eagle3"](), costs=costs), "greedy")
+        records = rounds(agree(made, "greedy", policy="graft+"))
+        spent[name] = (
+            sum(r.proposed for r in records) / len(records),
+            sum(r.draft_steps for r in records) / len(records),
+        )
+    assert spent["dear"][0] < 0.7 * spent["free"][0]
+    assert spent["dear"][1] < 0.7 * spent["free"][1]
+
+
+def test_plain_decoding_where_nothing_else_pays() -> None:
+    """A row costs as much as a forward, and the memory is cold: most rounds verify the root."""
+    made = engine(costs=Costs((1, 61), (0.01, 2.0)))
+    records = rounds(agree(made, "greedy", policy="graft+"))
+    assert sum(r.proposed == 0 for r in records) > 0.5 * len(records)
+
+
+@pytest.mark.parametrize("drafter", [None, "eagle3"])
+def test_costs_are_measured_when_none_are_given(drafter: str | None) -> None:
+    made = taught(engine(DRAFTERS[drafter]() if drafter else None, costs=None), "greedy")
+    agree(made, "greedy", policy="graft+")
+    assert tau(agree(made, "greedy", policy="graft+")) > 1.2
+
+
+@pytest.mark.parametrize("part", ["contexts", "anywhere", "calibration", "depth", "budget"])
+def test_without_a_part(part: Part) -> None:
+    made = taught(engine(DRAFTERS["eagle3"](), costs=DEAR, without=(part,)), "greedy")
+    found = agree(made, "greedy", policy="graft+")
+    records = rounds(found)
+    assert tau(found) > 1.2
+    assert (sum(r.unspent_slots for r in records) == 0) == (part == "budget")
+    assert (sum(r.context_lookups for r in records) == 0) == (part == "contexts")
+    rule = "graft" if part == "depth" else "graft+"
+    plan = made.settings.plan(rule, 16)
+    assert {r.stage for r in records} <= {plan.stage_name(s) for s in range(plan.stages)}

@@ -1,0 +1,47 @@
+"""Costs: between what was measured, beyond it, and what cannot be."""
+
+from __future__ import annotations
+
+import pytest
+
+from graft.costs import Costs
+
+
+def test_rows_are_read_in_straight_lines() -> None:
+    costs = Costs((1, 3, 5), (1.0, 2.0, 4.0))
+    assert [costs.of_rows(n) for n in range(1, 6)] == [1.0, 1.5, 2.0, 3.0, 4.0]
+    assert costs.of_rows(9) == 8.0
+
+
+def test_more_rows_never_cost_less() -> None:
+    costs = Costs((1, 2, 3, 9), (3.0, 2.0, 2.5, 1.0))
+    assert [costs.of_rows(n) for n in (1, 2, 3, 6, 20)] == [3.0] * 5
+
+
+def test_one_measurement_holds_for_all() -> None:
+    assert Costs((1,), (2.0,)).of_rows(40) == 2.0
+
+
+def test_trees_have_a_root() -> None:
+    costs = Costs((1, 9), (1.0, 9.0))
+    assert costs.of_trees(2, 1) == [1.0, 2.0, 3.0]
+    assert costs.of_trees(2, 3) == [3.0, 6.0, 9.0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "verify", "more"),
+    [
+        ((2, 3), (1.0, 2.0), {}),
+        ((), (), {}),
+        ((1, 3, 2), (1.0, 2.0, 3.0), {}),
+        ((1, 1), (1.0, 2.0), {}),
+        ((1, 2), (1.0,), {}),
+        ((1, 2), (1.0, 0.0), {}),
+        ((1, 2), (1.0, 2.0), {"step": -1.0}),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(
+    rows: tuple[int, ...], verify: tuple[float, ...], more: dict[str, float]
+) -> None:
+    with pytest.raises(ValueError, match="supported"):
+        Costs(rows, verify, **more)

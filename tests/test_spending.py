@@ -1,0 +1,119 @@
+"""Spending: as many nodes and steps as pay, by given costs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from graft.costs import Costs
+from graft.pruning import DraftPlan, dense
+from graft.spending import EXPLORE, Fixed, Paying, Spent
+from graft.worth import Worth
+
+PLAN = DraftPlan(8, 2, 4, (0, 1, 2), (0.0,) * 3, (8,) * 4)
+# A row more costs a quarter of the first.
+COSTS = Costs((1, 9), (0.020, 0.060), draft=0.001, step=0.002, round=0.001)
+
+
+def values(*numbers: float) -> Tensor:
+    return torch.tensor([[1.0, *numbers, *[0.0] * (8 - len(numbers))]])
+
+
+def width(spending: Paying, of: Tensor) -> int:
+    spending.plan(len(of))
+    return spending.width(of > 0, of, 0)
+
+
+def settled(tokens: int, rounds: int = 400) -> Paying:
+    """After many rounds of so many tokens."""
+    spending = Paying(PLAN, COSTS, Worth())
+    for _ in range(rounds):
+        spending.plan(1)
+        spending.width(values(1.0) > 0, values(1.0), 1)
+        spending.settle([Spent((0.5,), 1, (False,) * (tokens - 1))])
+    return spending
+
+
+def test_nodes_are_verified_as_long_as_they_pay() -> None:
+    """Plain decoding makes a token in 22 ms, so a row of 5 ms is worth 0.23 tokens."""
+    spending = Paying(PLAN, COSTS, Worth())
+    assert width(spending, values(0.9, 0.5, 0.24, 0.22, 0.1)) == 4
+    assert width(spending, values(0.22, 0.2)) == 1  # plain decoding
+    assert width(spending, values(*[0.3] * 8)) == 9
+
+
+def test_a_faster_engine_has_less_time_for_unlikely_nodes() -> None:
+    fast, slow = settled(4), settled(1)
+    likely = values(0.9, 0.6, 0.4, 0.2)
+    assert width(fast, likely) < width(slow, likely)
+
+
+def test_a_batch_pays_for_its_rows_together() -> None:
+    spending = Paying(PLAN, COSTS, Worth())
+    one = values(0.9, 0.3, 0.1)
+    # Two trees cost two rows a slot, and both fill it.
+    assert width(spending, torch.cat([one, one])) == width(spending, one) == 3
+    # One of them alone does not pay for the other's empty slot.
+    assert width(spending, torch.cat([one, values(0.9)])) == 2
+
+
+def test_where_rows_cost_nothing_all_are_verified() -> None:
+    spending = Paying(PLAN, Costs((1, 9), (0.020, 0.0201)), Worth())
+    assert width(spending, values(*[0.001] * 8)) == 9
+
+
+@given(st.lists(st.floats(0.001, 1.0), min_size=1, max_size=8), st.integers(1, 3))
+def test_the_choice_is_the_best_there_is(numbers: list[float], tokens: int) -> None:
+    spending = settled(tokens, 3)
+    numbers.sort(reverse=True)
+    pace = spending._pace()
+    gains = [
+        sum(numbers[:n]) - pace * (COSTS.of_rows(n + 1) - COSTS.of_rows(1))
+        for n in range(len(numbers) + 1)
+    ]
+    chosen = width(spending, values(*numbers)) - 1
+    assert gains[chosen] == pytest.approx(max(gains), abs=1e-6)
+
+
+def test_the_parts_can_be_left_out() -> None:
+    of = values(*[0.01] * 8)
+    sizes = Paying(PLAN, COSTS, Worth(), stops=False)
+    assert sizes.plan(1) == PLAN
+    assert sizes.width(of > 0, of, 0) == 1
+    stops = Paying(PLAN, COSTS, Worth(), sizes=False)
+    assert stops.plan(1) != PLAN
+    assert stops.width(of > 0, of, 0) == 9
+
+
+def test_fixed_spending_is_the_plan() -> None:
+    plan = dense(8, 2, 4)
+    spending = Fixed(plan)
+    assert spending.plan(3) is plan
+    used = torch.tensor([[True] * 3 + [False] * 6, [True] * 5 + [False] * 4])
+    assert spending.width(used, None, 0) == 5
+
+
+def test_now_and_then_a_round_goes_on_where_it_would_stop() -> None:
+    """A drafter that never brings anything; every checkpoint is heard again in turn."""
+    spending = settled(2, 0)
+    seen = []
+    for _ in range(400):
+        plan = spending.plan(1)
+        seen.append(plan.thresholds)
+        spending.width(values(0.9) > 0, values(0.9), 3)
+        stage = next((i for i, t in enumerate(plan.thresholds) if t > 0.5), 3)
+        spending.settle([Spent((0.5,) * min(stage + 1, 3), stage, (False,))])
+    late = seen[200:]
+    stopped = [t for t in late if t[0] > 0.5]
+    assert len(stopped) > len(late) * (1 - 1.5 / EXPLORE)
+    for mark in range(3):
+        assert any(t[mark] == 0 and max(t) > 0.5 for t in late)
+
+
+def test_equal_states_spend_alike() -> None:
+    one, other = settled(3, 50), settled(3, 50)
+    assert one.plan(2) == other.plan(2)
+    assert width(one, values(0.5, 0.4, 0.3)) == width(other, values(0.5, 0.4, 0.3))

@@ -1,0 +1,76 @@
+"""Worth: when a step pays, and the pace that says what it costs."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from graft.worth import ALWAYS_STOP, BOUNDS, MARKS, Worth
+
+
+def test_before_anything_is_known_the_pace_is_that_of_plain_decoding() -> None:
+    assert Worth().pace(40.0) == pytest.approx(40.0)
+
+
+def test_the_pace_converges_to_tokens_over_seconds_and_follows_a_change() -> None:
+    worth = Worth()
+    for tokens in (3, 1):
+        for _ in range(2000):
+            worth.learn_pace(tokens, 0.05)
+        assert worth.pace(1.0) == pytest.approx(tokens / 0.05, rel=0.01)
+
+
+def test_a_guess_stops_where_the_head_is_unsure() -> None:
+    worth = Worth()
+    low, high = worth.threshold(0, 0.02), worth.threshold(0, 0.2)
+    assert 0 < low < high < 1
+    assert worth.threshold(0, 0.0) == 0.0
+    assert worth.threshold(0, 10.0) == ALWAYS_STOP
+
+
+@pytest.mark.parametrize("price", [0.1, 0.3])
+def test_it_learns_from_which_confidence_on_a_step_pays(price: float) -> None:
+    """A drafter whose best path is accepted half as often as it says: a step pays from
+    2 x price on."""
+    worth, draw = Worth(), random.Random(0)
+    for _ in range(20_000):
+        sure = draw.random()
+        gain = draw.random() < sure / 2
+        worth.learn_steps((sure,), 1, (False, True) if gain else (False,))
+    found = worth.threshold(0, price)
+    place = BOUNDS.index(found)
+    assert BOUNDS[place] <= 2 * price + 0.1
+    assert BOUNDS[place + 1] >= 2 * price - 0.1
+
+
+def test_a_round_that_stopped_says_nothing_of_what_it_left_out() -> None:
+    worth = Worth()
+    before = worth.tensors()["worth.steps"].clone()
+    worth.learn_steps((0.5,), 0, (True, True))
+    assert torch.equal(worth.tensors()["worth.steps"], before)
+
+
+def test_what_a_step_brought_ends_where_the_path_would_have() -> None:
+    """Depth 1 was there before the first step, depth 2 before the second; a node that retrieval
+    names too would have been there without either."""
+    worth = Worth()
+    worth.learn_steps((0.95, 0.95, 0.95), 2, (True, False, True, False))
+    rounds, tokens, steps = worth.tensors()["worth.steps"][:, :3, len(BOUNDS) - 1].tolist()
+    assert rounds == [1, 1, 0]
+    assert tokens == [2, 2, 0]
+    assert steps == [2, 1, 0]
+
+
+def test_unlikely_nodes_that_retrieval_names_too_are_nobodys_merit() -> None:
+    worth = Worth()
+    for _ in range(200):
+        worth.learn_steps((0.99,), 1, (False,) * 6)
+    assert worth.threshold(0, 0.05) == ALWAYS_STOP
+
+
+def test_there_is_room_for_the_deepest_draft() -> None:
+    worth = Worth()
+    worth.learn_steps((1.0,) * MARKS, MARKS, (True,) * MARKS)
+    assert worth.threshold(MARKS - 1, 0.1) <= 1.0
