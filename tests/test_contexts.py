@@ -63,6 +63,20 @@ def test_it_holds_the_last_followers_of_every_context(given: list[list[int]]) ->
 
 
 @settings(deadline=None, max_examples=40)
+@given(texts, st.lists(st.integers(0, 40), max_size=4))
+def test_a_text_that_grows_is_learnt_once(text: list[int], ends: list[int]) -> None:
+    whole, grown = table(), table()
+    tokens = torch.tensor(text, dtype=torch.int64)
+    whole.learn_text(tokens)
+    known = 0
+    for end in sorted(min(end, len(text)) for end in [*ends, len(text)]):
+        grown.learn_text(tokens[:end], known=known)
+        known = end
+    for name, tensor in whole.tensors().items():
+        assert torch.equal(grown.tensors()[name][:-1], tensor[:-1]), name
+
+
+@settings(deadline=None, max_examples=40)
 @given(st.lists(st.tuples(texts, st.integers(1, 9)), max_size=3))
 def test_text_in_pieces_is_the_text(given: list[tuple[list[int], int]]) -> None:
     """As rounds hand it over: some tokens at a time, with the window before each."""

@@ -196,6 +196,18 @@ def test_a_next_turn_keeps_the_cache_and_says_the_same(kind: str, policy: str) -
         prompt = [*prompt, *result.token_ids, 7, number]
 
 
+def test_a_next_turn_teaches_contexts_what_is_new() -> None:
+    """The conversation so far is not counted again; the token in front of what is new may be."""
+    kept, prompt = small(), [3, 4, 5]
+    for number in range(5):
+        result = turn(kept, prompt, policy="suffix")
+        prompt = [*prompt, *result.token_ids, 7, number]
+    contexts = kept.memory.contexts
+    seen = int(contexts.seen[:-1].sum())
+    whole = len(prompt) * len(contexts.orders)
+    assert 0.7 * whole < seen + int(contexts.replaced) <= whole + 5 * len(contexts.orders)
+
+
 def test_a_next_turn_that_begins_otherwise_keeps_what_is_common() -> None:
     engine = small()
     turn(engine, [3, 4, 5, 6])

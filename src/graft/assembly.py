@@ -57,8 +57,10 @@ def make_plan(
             "policy='eagle3' needs an EAGLE-3 head; for other drafters the same is called "
             "policy='dense'"
         )
-    # Without a drafter there is nothing to stop.
-    shape: Policy = "suffix" if policy == "graft+" and drafter is None else policy
+    shape: Policy = policy
+    if policy == "graft+" and (drafter is None or not drafter.stepwise):
+        # There are no steps to stop between; a block has a confident part.
+        shape = "suffix" if drafter is None else "graft"
     plan = settings.plan(shape, settings.budget_on(policy, device_type))
     templated = policy in RETRIEVING and policy not in VALUED
     if templated and len(templates) not in (1, plan.stages):
@@ -91,11 +93,18 @@ def make_parts(
     plan: DraftPlan,
     memory: Memory,
     templates: Sequence[Template],
+    drafter: Drafter,
     slots: int,
     costs: Costs | None,
 ) -> Parts:
     """Retrieval from the engine's memory, or, under matrix_scope "request", from an empty one per
-    slot. Costs are needed where `settings.weighs` says so."""
+    slot.
+
+    Args:
+        drafter: the one that drafts (`pick_drafter`).
+        slots: requests that decode side by side.
+        costs: needed where `settings.weighs` says so.
+    """
     if policy not in RETRIEVING:
         nothing = TemplateGrafter(NoRetriever(), plan.budget, refill=False)
         return Parts(nothing, Fixed(plan))
@@ -135,5 +144,6 @@ def make_parts(
     if not settings.weighs(policy):
         return Parts(valued, Fixed(plan))
     assert costs is not None, "settings.weighs() said so"
-    stops, sizes = settings.stops_by_worth(policy), settings.sizes_by_worth(policy)
+    stops = settings.stops_by_worth(policy) and drafter.stepwise
+    sizes = settings.sizes_by_worth(policy)
     return Parts(valued, Paying(plan, costs, memory.worth, stops=stops, sizes=sizes))

@@ -137,15 +137,15 @@ class ContextTable:
         self.keys[done] = winner
         self.seen[done] = (seen + count).to(torch.int32)
 
-    def learn_text(self, tokens: Tensor, table: int = 0) -> None:
-        """Take in a text: int64 [n]."""
-        count = len(tokens)
-        if count < 2:
+    def learn_text(self, tokens: Tensor, table: int = 0, known: int = 0) -> None:
+        """Take in a text: int64 [n], but for its first `known` tokens, which it has taken in."""
+        count, start = len(tokens), max(known, 1)
+        if count <= start:
             return
         padded = torch.cat([tokens.new_zeros(self.longest - 1), tokens])
-        windows = padded.unfold(0, self.longest, 1)[:-1]
-        lengths = torch.arange(1, count, device=tokens.device)
-        self.learn(windows, tokens[1:], lengths, lengths.new_tensor(table))
+        windows = padded.unfold(0, self.longest, 1)[start - 1 : -1]
+        lengths = torch.arange(start, count, device=tokens.device)
+        self.learn(windows, tokens[start:], lengths, lengths.new_tensor(table))
 
     def clear(self, table: int | None = None) -> None:
         """Forget everything, or what one table holds."""

@@ -141,7 +141,7 @@ class BatchDecoder:
         cached = request.cached_tokens = drafter.reusable(slot, common) if common else 0
         self.target.truncate(slot, cached)
         drafter.truncate(slot, cached)
-        observe = self.grafter.admit(slot, tokens)
+        observe = self.grafter.admit(slot, tokens, common)
         absorb = None
         if drafter.feature_layers:
 

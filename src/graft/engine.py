@@ -403,7 +403,9 @@ class Engine:
         if not (keep and self._drafted):
             drafter.open(slots, longest)
         self._drafted = drafter is self.drafter
-        parts = make_parts(settings, policy, plan, self.memory, self.templates, slots, costs)
+        parts = make_parts(
+            settings, policy, plan, self.memory, self.templates, drafter, slots, costs
+        )
         return BatchDecoder(
             self.target,
             drafter,
@@ -424,7 +426,8 @@ class Engine:
         if key not in self._costs:
             # Their own matrix and contexts, so that nothing is learnt of it.
             apart = settings.having(matrix_scope="request", without=("depth", "budget"))
-            parts = make_parts(apart, policy, plan, self.memory, self.templates, 1, None)
+            drafter = pick_drafter(policy, self.drafter)
+            parts = make_parts(apart, policy, plan, self.memory, self.templates, drafter, 1, None)
 
             def request(prompt: list[int], limit: int) -> Request:
                 endless = SamplingParams(max_new_tokens=limit, ignore_eos=True)
@@ -432,7 +435,7 @@ class Engine:
 
             self._costs[key] = measure_costs(
                 self.target,
-                pick_drafter(policy, self.drafter),
+                drafter,
                 parts.grafter,
                 plan,
                 request,

@@ -36,10 +36,10 @@ class Grafter(Protocol):
         """Learn from verified trees, whose draws stand behind `length` in the history; returns
         the number of matrix rows written (int64 scalar)."""
 
-    def admit(self, slot: int, tokens: Tensor) -> Observer | None:
-        """A sequence enters a slot; learn from its prompt (int64 [n]) before its prefill. Where
-        the target's logits are wanted for every prompt token, returns the function that takes
-        them, chunk by chunk."""
+    def admit(self, slot: int, tokens: Tensor, known: int = 0) -> Observer | None:
+        """A sequence enters a slot; learn from its prompt (int64 [n]) before its prefill, the first
+        `known` tokens of which are those of the last sequence there. Where the target's logits are
+        wanted for every prompt token, returns the function that takes them, chunk by chunk."""
 
     def move(self, source: int, target: int) -> None:
         """The sequence of slot `source` now stands in slot `target`."""
@@ -80,7 +80,7 @@ class TemplateGrafter:
         """Every verified node's successors."""
         return self._retriever.update(grafted.tree, logits, walk)
 
-    def admit(self, slot: int, tokens: Tensor) -> Observer | None:
+    def admit(self, slot: int, tokens: Tensor, known: int = 0) -> Observer | None:
         """As the retriever does."""
         return self._retriever.admit(slot, tokens)
 

@@ -112,14 +112,15 @@ class ValuedGrafter:
             return length.new_zeros(())
         return self._matrix.update(grafted.tree, logits, walk)
 
-    def admit(self, slot: int, tokens: Tensor) -> Observer | None:
-        """Learn from a prompt."""
+    def admit(self, slot: int, tokens: Tensor, known: int = 0) -> Observer | None:
+        """Learn from a prompt; contexts of what is new in it, for a repetition would count."""
         self._estimates.admit(slot)
         if self._contexts is not None:
             if not self._tables.shared:
                 self._contexts.clear(self._tables[slot])
             if self._learn_prompts:
-                self._contexts.learn_text(tokens, self._tables[slot])
+                known = known if self._tables.shared else 0
+                self._contexts.learn_text(tokens, self._tables[slot], known)
         return self._matrix.admit(slot, tokens) if self._matrix is not None else None
 
     def move(self, source: int, target: int) -> None:

@@ -24,6 +24,7 @@ class Drafter(Protocol):
     """Drafts trees for the sequences in slots 0 .. B-1."""
 
     name: str  # "eagle3", "model", ...
+    stepwise: bool  # drafts level by level, so that it can stop on the way
     feature_layers: tuple[int, ...]  # target layers whose inputs it reads; () if none
 
     def open(self, slots: int, capacity: int) -> None:

@@ -32,6 +32,7 @@ class ModelDrafter:
     """
 
     name = "model"
+    stepwise = True
     feature_layers: tuple[int, ...] = ()
 
     def __init__(self, model: TransformersTarget, token_count: int) -> None:

@@ -21,6 +21,7 @@ class LookupDrafter(NoDrafter):
     """Drafts by copying from the sequence's own past."""
 
     name = "lookup"
+    stepwise = False
 
     def draft(self, history: Tensor, length: Tensor, plan: DraftPlan) -> Draft:
         """Chains of up to `plan.budget` copied tokens."""

@@ -14,6 +14,7 @@ class NoDrafter:
     """Drafts nothing."""
 
     name = "none"
+    stepwise = False
     feature_layers: tuple[int, ...] = ()
 
     def open(self, slots: int, capacity: int) -> None:

@@ -39,6 +39,7 @@ class DFlashDrafter:
     """
 
     name = "dflash"
+    stepwise = False
 
     def __init__(
         self,

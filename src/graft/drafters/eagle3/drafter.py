@@ -44,6 +44,7 @@ class Eagle3Drafter:
     """
 
     name = "eagle3"
+    stepwise = True
 
     def __init__(
         self,
