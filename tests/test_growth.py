@@ -77,7 +77,7 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
-def grown(case: Case, rules: Rules = ALL) -> Grown:
+def grown(case: Case, rules: Rules = ALL, least: float = 0.0) -> Grown:
     longest = case.contexts.longest if case.contexts is not None else 1
     back = torch.arange(longest - 1, -1, -1)
     windows = case.history.gather(1, (case.length.unsqueeze(1) - 1 - back).clamp(min=0))
@@ -96,6 +96,7 @@ def grown(case: Case, rules: Rules = ALL) -> Grown:
         levels=case.levels,
         beam=16,
         rules=rules,
+        least=least,
     )
 
 
@@ -183,6 +184,32 @@ def check(case: Case, out: Grown) -> None:
 @given(cases())
 def test_the_tree_holds_the_likeliest_nodes(case: Case) -> None:
     check(case, grown(case))
+
+
+@settings(deadline=None, max_examples=60)
+@given(cases(), st.floats(0.001, 0.5))
+def test_no_node_of_use_is_missed(case: Case, least: float) -> None:
+    out = grown(case, least=least)
+    out.tree.check_integrity()
+    for row in range(out.tree.batch):
+        wanted = [v for v in reference(case, row).values() if v > least * 1.001]
+        found = [v for v in out.values[row].tolist() if v > least * 1.001]
+        assert sorted(found) == pytest.approx(sorted(wanted), rel=1e-4)
+
+
+def test_no_level_is_grown_for_useless_nodes() -> None:
+    case = Case(
+        torch.tensor([[1, 2, 3, 4, 5]]),
+        torch.tensor([5]),
+        no_draft(torch.tensor([5]), dense(8, 2, 2)),
+        None,
+        torch.arange(1, VOCAB + 1).remainder(VOCAB).unsqueeze(1),
+        torch.full((VOCAB, 1), 0.5),
+        torch.full((1, CELLS.count), 0.6),
+        8,
+        6,
+    )
+    assert [grown(case, least=x).tree.max_depth for x in (0.0, 0.2, 0.5)] == [6, 4, 2]
 
 
 @settings(deadline=None, max_examples=60)

@@ -117,3 +117,11 @@ def test_equal_states_spend_alike() -> None:
     one, other = settled(3, 50), settled(3, 50)
     assert one.plan(2) == other.plan(2)
     assert width(one, values(0.5, 0.4, 0.3)) == width(other, values(0.5, 0.4, 0.3))
+
+
+@given(st.lists(st.floats(0.001, 1.0), min_size=1, max_size=8), st.integers(1, 3))
+def test_useless_nodes_are_never_chosen(numbers: list[float], batch: int) -> None:
+    spending = settled(2, 20)
+    of = values(*sorted(numbers, reverse=True)).expand(batch, -1)
+    chosen = width(spending, of)
+    assert all(value >= spending.least() for value in of[0, 1:chosen].tolist())

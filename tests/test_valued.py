@@ -13,8 +13,8 @@ from graft.grafting import Grafted
 from graft.matrix import AdjacencyMatrix
 from graft.prior import default_prior
 from graft.pruning import dense
-from graft.retrieval import MatrixRetriever
-from graft.template import default_template
+from graft.retrieval import MatrixMemory
+from graft.spending import Fixed
 from graft.tree import Source
 from graft.valued import ValuedGrafter
 from graft.verify import Walk, walk
@@ -39,8 +39,10 @@ class Rounds:
         cells = Cells(4, CPU)
         self.estimates = Estimates(default_prior(cells), cells.voice)
         contexts = ContextTable(VOCAB, CPU, rows=1 << 12)
-        retriever = MatrixRetriever(matrix, [default_template().within(4)], "text")
-        self.grafter = ValuedGrafter(PLAN, cells, self.estimates, retriever, contexts, levels=6)
+        retriever = MatrixMemory(matrix, "text")
+        self.grafter = ValuedGrafter(
+            PLAN, Fixed(PLAN), cells, self.estimates, retriever, contexts, levels=6
+        )
         self.history = torch.zeros(1, 4096, dtype=torch.int64)
         self.length = torch.tensor([10])
         self.history[0, :10] = torch.arange(10)

@@ -129,9 +129,16 @@ def make_parts(
     else:
         estimates = memory.estimates
         estimates.resize(slots)
+    spending: Spending = Fixed(plan)
+    if settings.weighs(policy):
+        assert costs is not None, "settings.weighs() said so"
+        stops = settings.stops_by_worth(policy) and drafter.stepwise
+        sizes = settings.sizes_by_worth(policy)
+        spending = Paying(plan, costs, memory.worth, stops=stops, sizes=sizes)
     matrix_memory = MatrixMemory(memory.matrix, settings.prompt_learning, shared=shared)
     valued = ValuedGrafter(
         plan,
+        spending,
         cells,
         estimates,
         matrix_memory if policy == "graft+" else None,
@@ -141,9 +148,4 @@ def make_parts(
         learn_prompts=settings.prompt_learning != "off",
         rules=Rules(anywhere="anywhere" not in without, drafter_first=policy == "rasd"),
     )
-    if not settings.weighs(policy):
-        return Parts(valued, Fixed(plan))
-    assert costs is not None, "settings.weighs() said so"
-    stops = settings.stops_by_worth(policy) and drafter.stepwise
-    sizes = settings.sizes_by_worth(policy)
-    return Parts(valued, Paying(plan, costs, memory.worth, stops=stops, sizes=sizes))
+    return Parts(valued, spending)

@@ -104,6 +104,7 @@ def grow(
     levels: int,
     beam: int,
     rules: Rules = Rules(),  # noqa: B008 (an immutable)
+    least: float = 0.0,
 ) -> Grown:
     """Grow trees.
 
@@ -114,6 +115,7 @@ def grow(
         table: float32 [B, cells], estimates.
         budget: K. levels: depth at most. beam: children of a node in the draft at most.
         rules: what may hang where.
+        least: value below which nodes are of no use; no level is grown for these alone.
     """
     batch = len(windows)
     below = _Below(draft, beam)
@@ -140,7 +142,7 @@ def grow(
         count = min(budget, offers.tokens[0].numel())
         level = _best_of(level, offers, drafted, table, count)
         grown.append(level)
-        if _settled(grown, budget):
+        if _settled(grown, budget, least):
             break
     return _tree(grown, offered, columns, draft, budget)
 
@@ -234,16 +236,17 @@ def _best_of(level: _Level, offers: Offers, drafted: Tensor, table: Tensor, coun
     )
 
 
-def _settled(levels: list[_Level], budget: int) -> bool:
-    """Whether no deeper node can be among the likeliest; looked at where looking is free."""
+def _settled(levels: list[_Level], budget: int, least: float) -> bool:
+    """Whether no deeper node can be of use and among the likeliest; looked at where looking is
+    free."""
     last = levels[-1].values
     if last.device.type != "cpu":
         return False
     values = torch.cat([level.values for level in levels[1:]], 1)
     if values.shape[1] < budget:
-        return not bool((last > 0).any())
-    least = values.topk(budget, dim=1).values[:, -1]
-    return not bool((last[:, 0] > least).any())
+        return not bool((last > least).any())
+    bound = values.topk(budget, dim=1).values[:, -1]
+    return not bool((last[:, 0] > bound.clamp(min=least)).any())
 
 
 def _tree(

@@ -50,6 +50,9 @@ class Spending(Protocol):
     def plan(self, batch: int) -> DraftPlan:
         """How the next round is drafted, for so many sequences."""
 
+    def least(self) -> float:
+        """The value below which a node of this round is of no use."""
+
     def width(self, used: Tensor, values: Tensor | None, steps: int) -> int:
         """How many nodes of the trees are verified, the root included. Trees stand best first.
 
@@ -75,6 +78,10 @@ class Fixed:
     def plan(self, batch: int) -> DraftPlan:
         """The plan."""
         return self._plan
+
+    def least(self) -> float:
+        """All are."""
+        return 0.0
 
     def width(self, used: Tensor, values: Tensor | None, steps: int) -> int:
         """All nodes. On a CPU each row of a forward costs time and a look at the tree costs none,
@@ -105,6 +112,7 @@ class Paying:
         self._stops, self._sizes = stops, sizes
         self._batch = 1
         self._steps, self._rows = 0, 1
+        self._curves: dict[int, list[float]] = {}
 
     def plan(self, batch: int) -> DraftPlan:
         """The plan, with thresholds at which a step begins to pay."""
@@ -119,6 +127,14 @@ class Paying:
         if rounds % EXPLORE == 0:
             thresholds[rounds // EXPLORE % len(marks)] = 0.0
         return replace(self._plan, thresholds=tuple(thresholds))
+
+    def least(self) -> float:
+        """Half of what a row costs where rows are cheapest."""
+        if not self._sizes:
+            return 0.0
+        curve = self._curve()
+        rise = min((curve[n] - curve[0]) / n for n in range(1, len(curve)))
+        return self._pace() * rise / self._batch / 2
 
     def width(self, used: Tensor, values: Tensor | None, steps: int) -> int:
         """Those that pay."""
@@ -137,13 +153,20 @@ class Paying:
         self._worth.learn_pace(sum(len(one.alone) + 1 for one in spent), seconds)
 
     def _paying(self, values: Tensor) -> int:
-        curve = self._costs.of_trees(values.shape[1] - 1, self._batch)
+        curve = self._curve()[: values.shape[1]]
         pace = self._pace()
         if pace * (curve[-1] - curve[0]) < TRIFLE:
             return values.shape[1]
         tokens = values.clamp(min=0).sum(0).cumsum(0).double()
         price = torch.tensor(curve, dtype=torch.float64, device=values.device) * pace
         return int((tokens - price).argmax()) + 1
+
+    def _curve(self) -> list[float]:
+        """Seconds of verifying trees of 0 to K nodes."""
+        batch = self._batch
+        if batch not in self._curves:
+            self._curves[batch] = self._costs.of_trees(self.budget, batch)
+        return self._curves[batch]
 
     def _pace(self) -> float:
         """Tokens per second; before anything is known, plain decoding's."""

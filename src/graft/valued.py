@@ -21,6 +21,7 @@ from graft.pruning import DraftPlan
 from graft.retrieval import MatrixMemory, Observer, Retrieved
 from graft.rows import rows_at
 from graft.slot_tables import SlotTables
+from graft.spending import Spending
 from graft.tree import Source
 from graft.verify import Walk
 
@@ -30,6 +31,7 @@ class ValuedGrafter:
 
     Args:
         plan: its budget and beam.
+        spending: says what nodes are of use.
         cells, estimates: what candidates are worth.
         matrix: retrieves and learns successors of single tokens; None leaves them out.
         contexts: followers of longer contexts; None leaves them out.
@@ -42,6 +44,7 @@ class ValuedGrafter:
     def __init__(
         self,
         plan: DraftPlan,
+        spending: Spending,
         cells: Cells,
         estimates: Estimates,
         matrix: MatrixMemory | None,
@@ -52,7 +55,7 @@ class ValuedGrafter:
         learn_prompts: bool = True,
         rules: Rules = Rules(),  # noqa: B008 (an immutable)
     ) -> None:
-        self._plan, self._levels = plan, levels
+        self._plan, self._spending, self._levels = plan, spending, levels
         self._cells, self._estimates = cells, estimates
         self._matrix, self._contexts = matrix, contexts
         tables = 1 if contexts is None else contexts.count
@@ -85,6 +88,7 @@ class ValuedGrafter:
             levels=self._levels,
             beam=self._plan.beam,
             rules=self._rules,
+            least=self._spending.least(),
         )
         scores = torch.nn.functional.pad(draft.scores, (0, 1), value=torch.nan)
         drafted = grown.tree.sources == Source.DRAFT
