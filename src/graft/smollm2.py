@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 from gguf import GGUFReader, TokenType, dequantize
-from safetensors.torch import save_file
+from safetensors.torch import save
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from torch import Tensor
 from transformers import GenerationConfig, LlamaConfig, PreTrainedTokenizerFast
@@ -179,7 +179,7 @@ def convert_llama_gguf(source: Path, folder: Path) -> None:
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
             raise ModelError(f"{name} of {source.name} does not fit fp16; the file is damaged")
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").write_bytes(save(tensors, metadata={"format": "pt"}))
     config.save_pretrained(folder)
     ids = {k: getattr(config, k) for k in ("bos_token_id", "eos_token_id", "pad_token_id")}
     GenerationConfig(**ids).save_pretrained(folder)

@@ -114,12 +114,19 @@ def test_a_save_that_fails_leaves_the_old_head(
     def full(*_: Any, **__: Any) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr(save, "save_file", full)
+    monkeypatch.setattr(save, "save", full)
     with pytest.raises(OSError, match="disk full"):
         save_head(tmp_path / "head", tiny_head(2), target_name="t", fingerprint=None)
     head = load_head(tmp_path / "head", tiny_facts()).head
     assert torch.equal(head_logits(head), head_logits(tiny_head(1)))
     assert [f.name for f in tmp_path.iterdir()] == ["head"]
+
+
+def test_whoever_may_read_the_folder_may_read_its_files(tmp_path: Path) -> None:
+    folder = save_head(tmp_path / "head", tiny_head(1), target_name="t", fingerprint=None)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
+    assert len(modes) > 1
+    assert len(set(modes.values())) == 1, modes
 
 
 def test_other_folders_are_left_alone(tmp_path: Path) -> None:

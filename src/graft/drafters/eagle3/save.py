@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from graft.drafters.eagle3.config import Eagle3Config
@@ -100,7 +100,7 @@ def _write(
         text = json.dumps(config, indent=2, sort_keys=True)
         for name, content in {**files, "config.json": text + "\n"}.items():
             (new / name).write_text(content, encoding="utf-8")
-        save_file(tensors, new / "model.safetensors", metadata={"format": "pt"})
+        (new / "model.safetensors").write_bytes(save(tensors, metadata={"format": "pt"}))
         if folder.exists():
             folder.rename(old)
         new.rename(folder)
