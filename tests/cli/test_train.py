@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 
@@ -98,6 +99,9 @@ def test_a_head_is_trained_on(run: Command, model: str, data: Path, tmp_path: Pa
         for n in "ab"
     ]
     assert logs[1][1]["loss"] < logs[0][1]["loss"]
+    card = (tmp_path / "b" / "README.md").read_text()
+    assert re.search(r"trained on from \| a \([0-9a-f]{12}\)", card)
+    assert str(tmp_path) not in card  # it may be published
 
 
 def test_defaults_are_the_librarys() -> None:

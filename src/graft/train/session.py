@@ -7,6 +7,7 @@ in its own folder at the end, complete, with a card and the log.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -259,7 +260,7 @@ def _facts(
         "model": loaded.name,
         "fingerprint": loaded.fingerprint,
         "dtype": str(loaded.model.dtype).removeprefix("torch."),
-        "base": run.base,
+        "base": None if run.base is None else _name(run.base, start),
         "feature_layers": list(start.config.feature_layers),
         "answers": len(data.train),
         "answer_tokens": data.tokens,
@@ -269,3 +270,12 @@ def _facts(
         "parameters": sum(weight.numel() for weight in start.weights.values()),
         **asdict(run.settings),
     }
+
+
+def _name(base: str, start: Start) -> str:
+    """A head's name, without the folders of this machine, and what tells it from others."""
+    digest = hashlib.sha256()
+    for name in sorted(start.weights):
+        digest.update(start.weights[name].contiguous().numpy().tobytes())
+    path = Path(base)
+    return f"{path.name if path.exists() else base} ({digest.hexdigest()[:12]})"
