@@ -32,7 +32,8 @@ parser.add_argument("--temperatures", default="0,0.8")
 args = parser.parse_args()
 
 estimates.WINDOW = float("inf")
-engine = graft.load(args.model, head=args.head, dtype=args.dtype)
+# Whole trees, whatever they cost here.
+engine = graft.load(args.model, head=args.head, dtype=args.dtype, without=("depth", "budget"))
 items = [
     i
     for i in read_suite(args.prompts)

@@ -5,6 +5,7 @@ Of every part the shortest time counts: what a busy machine adds is not what a r
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import torch
@@ -23,6 +24,8 @@ from graft.retrieval import NoRetriever
 from graft.spending import Fixed
 from graft.target import Target
 from graft.tree import Source, TokenTree
+
+log = logging.getLogger("graft")
 
 PROMPT_TOKENS = 128
 REPEATS = 3
@@ -63,13 +66,15 @@ def measure_costs(
     both = [(rounds.once(shallow), rounds.once(deep)) for _ in range(REPEATS)]
     draft = min(one.draft for one, _ in both)
     steps = min(other.draft for _, other in both) - draft
-    return Costs(
+    costs = Costs(
         tuple(n + 1 for n in nodes),
         tuple(min(t.verify for t in times[n]) for n in nodes),
         draft=draft,
         step=max(steps, 0.0) / max(plan.depth - 1, 1),
         round=min(t.total - t.draft - t.verify for pair in both for t in pair),
     )
+    log.info("costs of a round here: %s", costs)
+    return costs
 
 
 class _Rounds:

@@ -20,8 +20,11 @@ _PER_ORDER = 2 * 3 * 3 * 2
 _PER_MATRIX = 2 * 4 * 5
 _RANKS = (0, 1, 2, 2, 3)  # class of each rank; beyond, the last
 _MATRIX_BOUNDS = (0.05, 0.2, 0.5)
-# Drafter: probability (8) by depth (3), or none.
-_HEAD_BOUNDS = (0.01, 0.03, 0.08, 0.2, 0.4, 0.65, 0.85)
+# Drafter: probability (15) by depth (3), or none.
+_HEAD_BOUNDS = (
+    *(0.003, 0.01, 0.02, 0.035, 0.06, 0.1, 0.16, 0.25),
+    *(0.35, 0.5, 0.65, 0.8, 0.9, 0.97),
+)
 _HEAD_DEPTHS = 3
 _PER_HEAD = 1 + _HEAD_DEPTHS * (len(_HEAD_BOUNDS) + 1)
 # Who speaks for a candidate: columns of `Estimates`.
