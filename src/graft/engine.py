@@ -112,6 +112,21 @@ class Engine:
         """The budget of that policy on this device."""
         return self.settings.budget_on(self.policy, self.target.device.type)
 
+    def costs(self, budget: int | None = None) -> Costs:
+        """What rounds of graft+ cost here; measured the first time, which takes a second or so.
+
+        Args:
+            budget: most nodes of a tree; None takes the engine's.
+
+        Raises:
+            RuntimeError: in the middle of a generation.
+        """
+        settings = self.settings.having(policy="graft+", budget=budget)
+        with self.borrow_target():
+            costs = self._costs_of(settings, self._plan(settings))
+        assert costs is not None, "graft+ weighs"
+        return costs
+
     @overload
     def generate(
         self,

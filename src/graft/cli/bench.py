@@ -154,6 +154,36 @@ def compare_command(
         Screen(sys.stdout).line(line)
 
 
+@bench_app.command("floor")
+@shares(MODEL, {"head": ENGINE["head"]})
+def floor_command(
+    context: typer.Context,
+    budget: Annotated[
+        int, typer.Option("--budget", help="Most nodes of a tree to time.", min=1, max=256)
+    ] = 60,
+    quiet: o.Quiet = False,
+) -> None:
+    """Print how fast forwards could be on this machine, and how fast they are."""
+    from graft.cli.loading import load_engine
+
+    engine = load_engine(context.params | {"policy": "graft+"}, quiet=quiet)
+    from graft.bench.floor import floor_table, lines_of, measure_machine, work_of
+    from graft.drafters.eagle3.drafter import Eagle3Drafter
+    from graft.target import TransformersTarget
+
+    assert isinstance(engine.target, TransformersTarget)
+    target = engine.target.model
+    step = None
+    if isinstance(engine.drafter, Eagle3Drafter):
+        step = work_of(engine.drafter.head.layers, engine.drafter.head.lm_head)
+    costs = engine.costs(budget)
+    machine = measure_machine(target, engine.target.device)
+    beam = engine.settings.plan("graft+", budget).beam
+    lines = lines_of(costs, work_of(target), step, beam)
+    for line in floor_table(lines, machine).splitlines():
+        Screen(sys.stdout).line(line)
+
+
 def _settings(values: Mapping[str, Any]) -> BenchSettings:
     from graft.bench.session import BenchSettings
 
