@@ -245,3 +245,36 @@ def test_a_full_disk_is_a_mistake(bench: Bench, monkeypatch: pytest.MonkeyPatch)
     ran = bench()
     assert ran.code == 2
     assert ran.err.splitlines()[-1].endswith("No space left on device")
+
+
+@pytest.mark.parametrize("drafter", ["none", "eagle3"])
+def test_the_floor_has_a_line_for_each_forward(
+    run: Command, folders: Folders, drafter: str
+) -> None:
+    head = folders.specforge if drafter == "eagle3" else "none"
+    given = ("--model", folders.target, "--head", head, "--budget", "8")
+    found = run("bench", "floor", *given)
+    assert found.code == 0, found.err
+    lines = [line for line in found.out.splitlines() if line.startswith("|")]
+    forwards = [line.split("|")[1].strip() for line in lines[2:]]
+    assert forwards[0] == "plain step"
+    assert "verify 9 rows" in forwards
+    assert ("head step" in forwards) == (drafter == "eagle3")
+
+
+def test_graft_plus_may_be_measured_without_its_parts(bench: Bench, folders: Folders) -> None:
+    methods = "plain,graft+,graft+-contexts,graft+-depth-budget"
+    found = bench("--methods", methods, "--head", folders.specforge, "--limit", "1")
+    assert found.code == 0, found.err
+    lines = bench.results.measurements
+    of = {m: [line for line in lines if line.method == m] for m in methods.split(",")}
+    assert all(of.values())
+    assert all(line.unspent_slots == 0 for line in of["graft+-depth-budget"])
+    assert all(line.context_lookups == 0 for line in of["graft+-contexts"])
+    assert any(line.context_lookups > 0 for line in of["graft+"])
+    answers = {m: [line.token_ids for line in lines] for m, lines in of.items()}
+    assert len({str(a) for a in answers.values()}) == 1
+
+
+def test_a_part_that_there_is_not(bench: Bench) -> None:
+    assert_mistake(bench("--methods", "plain,graft+-speed"), "graft+", "speed", "contexts")
