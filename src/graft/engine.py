@@ -440,7 +440,8 @@ class Engine:
         key = policy, plan
         if key not in self._costs:
             # Their own matrix and contexts, so that nothing is learnt of it.
-            apart = settings.having(matrix_scope="request", without=("depth", "budget"))
+            without = tuple({*settings.without, "depth", "budget"})
+            apart = settings.having(matrix_scope="request", without=without)
             drafter = pick_drafter(policy, self.drafter)
             parts = make_parts(apart, policy, plan, self.memory, self.templates, drafter, 1, None)
 

@@ -278,3 +278,25 @@ def test_graft_plus_may_be_measured_without_its_parts(bench: Bench, folders: Fol
 
 def test_a_part_that_there_is_not(bench: Bench) -> None:
     assert_mistake(bench("--methods", "plain,graft+-speed"), "graft+", "speed", "contexts")
+
+
+def test_a_run_is_diagnosed(run: Command, bench: Bench) -> None:
+    assert bench("--methods", "plain,retrieval", "--budget", "2,8", "-n", "60").code == 0
+    found = run("diagnose", str(bench.folder))
+    assert found.code == 0, found.err
+    names = [line for line in found.out.splitlines() if line and not line.startswith(" ")]
+    assert names == [f"retrieval K={k} warm, temperature 0, batch 1" for k in (2, 8)], (
+        "a case each, and nothing of plain decoding"
+    )
+    assert found.out.count("x plain decoding, ") == 2
+
+
+def test_too_short_a_run_is_not_diagnosed(run: Command, bench: Bench) -> None:
+    assert bench("--methods", "plain,retrieval", "--limit", "1").code == 0
+    assert "too few" in run("diagnose", str(bench.folder)).out
+
+
+def test_nothing_to_diagnose(run: Command, bench: Bench) -> None:
+    assert bench("--methods", "plain").code == 0
+    assert_mistake(run("diagnose", str(bench.folder)), "no answers")
+    assert_mistake(run("diagnose", str(bench.folder / "nowhere")), "nowhere")

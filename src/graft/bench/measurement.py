@@ -7,7 +7,7 @@ glossary's; times are seconds of wall clock. It knows no engine and no statistic
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, Final
 
 from graft.looping import LOOPING
@@ -121,7 +121,7 @@ class Measurement:
         if not isinstance(found, dict):
             raise ValueError("no JSON object")
         known = {f.name for f in fields(cls)}
-        needed = known - {"difference", "excused"}
+        needed = {f.name for f in fields(cls) if f.default is MISSING}
         if missing := sorted(needed - found.keys()):
             raise ValueError(f"fields missing: {_first(missing)}")
         if unknown := sorted(found.keys() - known):

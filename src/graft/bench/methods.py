@@ -68,8 +68,7 @@ def parse_method(text: str, drafters: Sequence[str]) -> Method:
     """
     if text in OUTSIDE:
         return Method(text, None)
-    drafter, _, wanted = text.rpartition(":")
-    policy, without = _parts(wanted)
+    drafter, policy, without = split_method(text)
     if policy not in POLICIES:
         close = difflib.get_close_matches(policy, (*POLICIES, *OUTSIDE), n=1)
         meant = f"did you mean {close[0]}? " if close else ""
@@ -94,6 +93,17 @@ def parse_method(text: str, drafters: Sequence[str]) -> Method:
     if policy in DRAFTING and drafters and not drafter:
         drafter = drafters[0]
     return Method(text, policy, drafter or None, without)
+
+
+def split_method(text: str) -> tuple[str, str, tuple[str, ...]]:
+    """Drafter ("" where none is named), policy, and what that does without.
+
+    Raises:
+        ValueError: for a part that there is not.
+    """
+    drafter, _, wanted = text.rpartition(":")
+    policy, without = _parts(wanted)
+    return drafter, policy, without
 
 
 def _parts(text: str) -> tuple[str, tuple[str, ...]]:

@@ -17,6 +17,7 @@ import typer
 from graft.cli.bench import bench_app
 from graft.cli.chat import chat_command
 from graft.cli.demo import demo_command
+from graft.cli.diagnose import diagnose_command
 from graft.cli.generate import generate_command
 from graft.cli.heads import heads_app
 from graft.cli.matrix import matrix_app
@@ -45,6 +46,7 @@ app.command("demo")(demo_command)
 app.command("verify")(verify_command)
 app.command("trace")(trace_command)
 app.command("models")(models_command)
+app.command("diagnose")(diagnose_command)
 app.add_typer(bench_app, name="bench")
 app.add_typer(matrix_app, name="matrix")
 app.add_typer(heads_app, name="heads")
