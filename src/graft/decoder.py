@@ -135,6 +135,12 @@ class BatchDecoder:
         self._retire_finished()
         return out
 
+    @torch.inference_mode()
+    def drop(self, request: Request) -> None:
+        """End a running request where it stands; its slot is free again."""
+        request.finish_reason = "cancelled"
+        self._retire_finished()
+
     def _prefill(self, request: Request, slot: int, tokens: Tensor, common: int) -> Tensor:
         """Run what is new of a prompt through target and drafter; logits [V] at its end."""
         drafter = self.drafter

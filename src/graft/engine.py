@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, overload
@@ -30,6 +30,7 @@ from graft.prompts import Message, Prompt, as_prompts, encode
 from graft.pruning import DraftPlan
 from graft.request import Request, Result, StreamToken
 from graft.sampling_params import SamplingParams
+from graft.scheduler import Scheduler
 from graft.settings import EngineSettings, Policy
 from graft.stream import TokenStream
 from graft.target import Target
@@ -39,6 +40,7 @@ BUSY = (
     "this engine is in the middle of another generation: finish or close that stream first, or "
     "load a second engine"
 )
+ROOM = 1024  # tokens of an answer that room is made for before it is needed
 
 
 class Engine:
@@ -189,14 +191,7 @@ class Engine:
                 begins with the same tokens (a chat's next turn).
             watch: is shown every round (`RoundView`).
         """
-        if sampling is not None and options:
-            raise ValueError(f"give sampling or {', '.join(options)}, not both")
-        if own := [n for n in options if n in EngineSettings.__dataclass_fields__]:
-            raise ValueError(
-                f"{', '.join(own)}: settings of the engine, so give them to graft.load; of these, "
-                "policy and budget alone may change from call to call"
-            )
-        params = sampling or SamplingParams.from_kwargs(**options)
+        params = _params(sampling, options)
         given, single = as_prompts(prompts)
         requests = []
         for index, prompt in enumerate(given):
@@ -220,6 +215,23 @@ class Engine:
         settings = self.settings.having(policy=policy, budget=budget)
         made = list(requests)
         return TokenStream(made, self._run(made, settings, self._plan(settings), reuse, watch))
+
+    @contextmanager
+    def schedule(
+        self, *, policy: str | None = None, budget: int | None = None, watch: Observer | None = None
+    ) -> Iterator[Scheduler]:
+        """Requests that come and go while others decode: add, step, cancel. Up to `max_batch` of
+        them decode together. The engine is the scheduler's own until the `with` block ends.
+
+        Args:
+            policy, budget, watch: as in `stream`.
+        """
+        settings = self.settings.having(policy=policy, budget=budget)
+        plan = self._plan(settings)
+        with self._occupied():
+            self._cached = []
+            costs = self._costs_of(settings, plan)
+            yield self._scheduler(settings, plan, costs, settings.max_batch, ROOM)
 
     def continue_ids(
         self,
@@ -366,22 +378,34 @@ class Engine:
         reuse: bool,
         watch: Observer | None = None,
     ) -> Generator[StreamToken]:
+        with self._occupied():
+            costs = self._costs_of(settings, plan)
+            # Another engine may have used the same target since.
+            valid = reuse and len(requests) == 1 and self.target.openings == self._opened
+            cached, self._cached = (self._cached if valid else []), []
+            slots = min(len(requests), settings.max_batch)
+            longest = max(len(r.context) + min(r.limit, ROOM) for r in requests)
+            keep = bool(cached)
+            scheduler = self._scheduler(settings, plan, costs, slots, longest, keep, watch)
+            try:
+                for request in requests:
+                    scheduler.put(request, cached)
+                while scheduler.busy:
+                    yield from scheduler.step()
+            finally:
+                # What an early end has committed serves a next turn too.
+                if len(requests) == 1 and requests[0].drawn:
+                    self._cached = requests[0].context[: self.target.length(0)]
+                    self._opened = self.target.openings
+
+    @contextmanager
+    def _occupied(self) -> Iterator[None]:
+        """The engine is one generation's own."""
         if self._busy:
             raise RuntimeError(BUSY)
-        costs = self._costs_of(settings, plan)
         self._busy = True
-        # Another engine may have used the same target since.
-        valid = reuse and len(requests) == 1 and self.target.openings == self._opened
-        cached, self._cached = (self._cached if valid else []), []
         try:
-            decoder = self._decoder(requests, settings, plan, costs, keep=bool(cached), watch=watch)
-            waiting = list(requests)
-            while waiting or decoder.running:
-                while waiting and len(decoder.running) < settings.max_batch:
-                    yield from decoder.admit(waiting.pop(0), cached)
-                if decoder.running:
-                    yield from decoder.round()
-                    self._alarm.look(decoder.last_records)
+            yield
         except GeneratorExit:
             raise
         except BaseException:
@@ -389,39 +413,41 @@ class Engine:
             raise
         finally:
             self._busy = False
-            # What an early end has committed serves a next turn too.
-            if len(requests) == 1 and requests[0].drawn:
-                self._cached = requests[0].context[: self.target.length(0)]
-                self._opened = self.target.openings
 
     def _plan(self, settings: EngineSettings) -> DraftPlan:
         policy = settings.policy_with(drafter=self.drafter is not None)
         device = self.target.device.type
         return make_plan(settings, policy, self.drafter, self.templates, device)
 
-    def _decoder(
+    def _scheduler(
         self,
-        requests: list[Request],
         settings: EngineSettings,
         plan: DraftPlan,
         costs: Costs | None,
-        *,
-        keep: bool,
-        watch: Observer | None,
-    ) -> BatchDecoder:
+        slots: int,
+        longest: int,
+        keep: bool = False,
+        watch: Observer | None = None,
+    ) -> Scheduler:
+        """A scheduler over fresh slots, or over what they hold.
+
+        Args:
+            slots: requests that decode together.
+            longest: tokens of a sequence to make room for at first; more is made when needed.
+            keep: the slots still hold an earlier turn.
+        """
         policy = settings.policy_with(drafter=self.drafter is not None)
-        slots = min(len(requests), settings.max_batch)
-        longest = max(len(r.context) + min(r.limit, 1024) for r in requests) + plan.budget + 1
+        room = longest + plan.budget + 1
         drafter = pick_drafter(policy, self.drafter)
         if not keep:
-            self.target.open(slots, longest)
+            self.target.open(slots, room)
         if not (keep and self._drafted):
-            drafter.open(slots, longest)
+            drafter.open(slots, room)
         self._drafted = drafter is self.drafter
         parts = make_parts(
             settings, policy, plan, self.memory, self.templates, drafter, slots, costs
         )
-        return BatchDecoder(
+        decoder = BatchDecoder(
             self.target,
             drafter,
             parts.grafter,
@@ -429,6 +455,20 @@ class Engine:
             token_count=self.token_count,
             watch=watch,
         )
+        return Scheduler(decoder, slots, self._alarm, self._make_request)
+
+    def _make_request(
+        self,
+        index: int,
+        prompt: Prompt,
+        sampling: SamplingParams | None = None,
+        *,
+        raw: bool = False,
+        **options: Any,
+    ) -> Request:
+        """A request that draws as a call for its prompt alone does."""
+        params = _params(sampling, options)
+        return self.request(index, encode(prompt, self.tokenizer, raw=raw), params, row=0)
 
     def _costs_of(self, settings: EngineSettings, plan: DraftPlan) -> Costs | None:
         """What rounds of these settings cost, where they need to know."""
@@ -465,3 +505,14 @@ class Engine:
                 list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
             )
         )
+
+
+def _params(sampling: SamplingParams | None, options: Mapping[str, Any]) -> SamplingParams:
+    if sampling is not None and options:
+        raise ValueError(f"give sampling or {', '.join(options)}, not both")
+    if own := [n for n in options if n in EngineSettings.__dataclass_fields__]:
+        raise ValueError(
+            f"{', '.join(own)}: settings of the engine, so give them to graft.load; of these, "
+            "policy and budget alone may change from call to call"
+        )
+    return sampling or SamplingParams.from_kwargs(**options)

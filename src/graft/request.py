@@ -18,7 +18,7 @@ from graft.sampling_params import SamplingParams
 from graft.text import Decode, Detokenizer, StopText
 from graft.tree import Source
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "cancelled"]
 
 
 class Logprob(NamedTuple):
