@@ -105,23 +105,32 @@ class MatrixMemory:
         return self.matrix.row(self._rows(tokens))
 
     def update(self, tree: TokenTree, logits: Tensor, walk: Walk) -> Tensor:
-        """Write the row of every verified node's token.
+        """Write the row of every verified node's token."""
+        return self.write(tree, self.matrix.best(logits), walk, tree.used)
+
+    def write(self, tree: TokenTree, best: Best, walk: Walk, known: Tensor) -> Tensor:
+        """Write the rows of nodes.
+
+        Args:
+            best: [B, N, k], successors of each node.
+            known: bool [B, N], nodes whose successors these are; the others are left out.
 
         Where a token stands at several nodes the winner is the deepest accepted one, else the
         last in tree order; across sequences that share the matrix, the last sequence. [ours]
         """
         batch, width = tree.tokens.shape
-        order = torch.arange(width, device=logits.device).expand(batch, width)
-        level = torch.arange(walk.nodes.shape[1], device=logits.device).expand_as(walk.nodes)
+        device = tree.tokens.device
+        order = torch.arange(width, device=device).expand(batch, width)
+        level = torch.arange(walk.nodes.shape[1], device=device).expand_as(walk.nodes)
         # Levels past the last accepted one repeat its node; `amax` with a smaller value is void.
         depth = torch.where(level <= walk.accepted.unsqueeze(1), level, -1)
         accepted = torch.full_like(order, -1).scatter_reduce(1, walk.nodes, depth, "amax")
         rank = torch.where(accepted >= 0, width + accepted, order)
-        sequence = torch.arange(batch, device=logits.device).unsqueeze(1)
-        priority = torch.where(tree.used, sequence * 2 * width + rank, -1)
-        best = Best(*(part.flatten(0, 1) for part in self.matrix.best(logits)))
-        rows = self._rows(tree.tokens)
-        return self.matrix.write(rows.flatten(), best, priority.flatten())
+        sequence = torch.arange(batch, device=device).unsqueeze(1)
+        priority = torch.where(known, sequence * 2 * width + rank, -1)
+        rows = self._rows(tree.tokens).flatten()
+        flat = Best(*(part.flatten(0, 1) for part in best))
+        return self.matrix.write(rows, flat, priority.flatten())
 
     def admit(self, slot: int, tokens: Tensor) -> Observer | None:
         """Learn from a prompt as `prompt_learning` says."""

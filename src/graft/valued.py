@@ -109,12 +109,16 @@ class ValuedGrafter:
         self, grafted: Grafted, logits: Tensor, walk: Walk, history: Tensor, length: Tensor
     ) -> Tensor:
         """Candidates, contexts and successors."""
-        assert self._grown is not None, "graft() comes first"
-        self._judge(self._grown, walk)
-        self._read(walk, history, length)
+        self.learn_draws(walk, history, length)
         if self._matrix is None:
             return length.new_zeros(())
         return self._matrix.update(grafted.tree, logits, walk)
+
+    def learn_draws(self, walk: Walk, history: Tensor, length: Tensor) -> None:
+        """What can be learnt without logits: candidates and contexts."""
+        assert self._grown is not None, "graft() comes first"
+        self._judge(self._grown, walk)
+        self._read(walk, history, length)
 
     def admit(self, slot: int, tokens: Tensor, known: int = 0) -> Observer | None:
         """Learn from a prompt; contexts of what is new in it, for a repetition would count."""
