@@ -130,8 +130,14 @@ def _drafts(
 
 def stopped(draft: Draft, plan: DraftPlan) -> Draft:
     """A draft of full depth as it would be under a plan of as many levels or fewer: where its
-    confidence first falls below a threshold it ends."""
+    confidence first falls below a threshold it ends.
+
+    Raises:
+        ValueError: for a plan with more levels than were recorded.
+    """
     confidence = draft.confidence[0].tolist()
+    if plan.depth > len(confidence) + 1:
+        raise ValueError(f"depth={plan.depth}, but drafts of {len(confidence) + 1} are recorded")
     marks = [
         i
         for i, (mark, least) in enumerate(zip(plan.checkpoints, plan.thresholds, strict=True))
