@@ -26,6 +26,7 @@ from graft.matrix import AdjacencyMatrix
 from graft.matrix_file import save_matrix
 from graft.memory import Memory
 from graft.metrics import CollapseAlarm
+from graft.profile import MadeFor, Profile
 from graft.prompts import Message, Prompt, as_prompts, encode
 from graft.pruning import DraftPlan
 from graft.request import Request, Result, StreamToken
@@ -59,6 +60,8 @@ class Engine:
         matrix: to start from; if None, an empty one.
         matrix_file: where `close` keeps the matrix under matrix_scope "file".
         costs: of rounds; if None, they are measured when a policy first needs them.
+        profile: what calibration found; it fills what the settings leave open.
+        made_for: what a profile made here would be for.
 
     Raises:
         ValueError: for settings that do not fit the drafter or the templates.
@@ -78,6 +81,8 @@ class Engine:
         matrix: AdjacencyMatrix | None = None,
         matrix_file: str | Path | None = None,
         costs: Costs | None = None,
+        profile: Profile | None = None,
+        made_for: MadeFor | None = None,
     ) -> None:
         self.target = target
         self.tokenizer = tokenizer
@@ -90,6 +95,7 @@ class Engine:
         matrix = matrix or AdjacencyMatrix(token_count, self.settings.k, target.device)
         self.memory = Memory(matrix)
         self.templates = tuple(templates or [default_template().within(self.matrix.k)])
+        self.profile, self.made_for = profile, made_for
         self._given_costs = costs
         self._costs: dict[tuple[Policy, DraftPlan], Costs] = {}
         self._alarm = CollapseAlarm()
@@ -97,7 +103,7 @@ class Engine:
         self._drafted = False  # whether the drafter knows them too
         self._opened: int = 0  # what the target counted when they were written
         self._busy = False
-        self._plan(self.settings)
+        self._plan(self._chosen())
 
     @property
     def matrix(self) -> AdjacencyMatrix:
@@ -107,12 +113,12 @@ class Engine:
     @property
     def policy(self) -> Policy:
         """The policy that holds where a call names none."""
-        return self.settings.policy_with(drafter=self.drafter is not None)
+        return self._chosen().policy_with(drafter=self.drafter is not None)
 
     @property
     def budget(self) -> int:
         """The budget of that policy on this device."""
-        return self.settings.budget_on(self.policy, self.target.device.type)
+        return self._chosen().budget_on(self.policy, self.target.device.type)
 
     def costs(self, budget: int | None = None) -> Costs:
         """What rounds of graft+ cost here; measured the first time, which takes a second or so.
@@ -123,7 +129,7 @@ class Engine:
         Raises:
             RuntimeError: in the middle of a generation.
         """
-        settings = self.settings.having(policy="graft+", budget=budget)
+        settings = self._chosen("graft+", budget)
         with self.borrow_target():
             costs = self._costs_of(settings, self._plan(settings))
         assert costs is not None, "graft+ weighs"
@@ -212,7 +218,7 @@ class Engine:
         watch: Observer | None = None,
     ) -> TokenStream:
         """As `stream`, for requests that are made already: each with its own settings."""
-        settings = self.settings.having(policy=policy, budget=budget)
+        settings = self._chosen(policy, budget)
         made = list(requests)
         return TokenStream(made, self._run(made, settings, self._plan(settings), reuse, watch))
 
@@ -226,7 +232,7 @@ class Engine:
         Args:
             policy, budget, watch: as in `stream`.
         """
-        settings = self.settings.having(policy=policy, budget=budget)
+        settings = self._chosen(policy, budget)
         plan = self._plan(settings)
         with self._occupied():
             self._cached = []
@@ -413,6 +419,11 @@ class Engine:
             raise
         finally:
             self._busy = False
+
+    def _chosen(self, policy: str | None = None, budget: int | None = None) -> EngineSettings:
+        """The settings of a call: what it says, then the engine's, then the profile's."""
+        settings = self.settings.having(policy=policy, budget=budget)
+        return settings if self.profile is None else self.profile.fill(settings)
 
     def _plan(self, settings: EngineSettings) -> DraftPlan:
         policy = settings.policy_with(drafter=self.drafter is not None)

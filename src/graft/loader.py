@@ -10,12 +10,16 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from graft.costs import Costs
 from graft.drafters.base import Drafter
 from graft.drafters.loading import DrafterKind, check_choice, load_drafter
 from graft.engine import Engine
+from graft.machine import made_for
 from graft.matrix import AdjacencyMatrix
 from graft.matrix_file import load_matrix, matrix_exists
 from graft.models import LoadedModel, ModelError, load_model
+from graft.profile import MadeFor, Profile
+from graft.profiles import find_profile
 from graft.self_test import self_test
 from graft.settings import DRAFTING, EngineSettings
 from graft.shipped_heads import choose_head
@@ -37,6 +41,7 @@ def load(
     head_window: int | None = None,
     templates: str | Path | Sequence[str | Path] = (),
     matrix: str | Path | None = None,
+    profile: str | Path | None = None,
     progress: Callable[[str], None] | None = None,
     **settings: Any,
 ) -> Engine:
@@ -59,6 +64,8 @@ def load(
         templates: a file of a template for all stages, or a list with one per stage; none takes
             the shipped one.
         matrix: file of a matrix to start from (`Engine.save_matrix` writes one); its k holds.
+        profile: of graft calibrate, which fills the settings that are left open. None takes the
+            one that was made for this model, head and kind of device, if there is one; "none" none.
         progress: called with a line of text when something takes long.
         **settings: fields of `EngineSettings`: policy, budget, thresholds, ...
 
@@ -105,7 +112,20 @@ def load(
             )
         engine_settings = replace(engine_settings, k=start.k)
     _check_ranks(files, shapes, engine_settings.k)
-    return make_engine(loaded, made, engine_settings, shapes, start, matrix)
+    given = (head or draft_model) if made is not None else None
+    here = made_for(loaded, given if isinstance(given, str | Path) else None)
+    found = find_profile(profile, here)
+    return make_engine(
+        loaded,
+        made,
+        engine_settings,
+        shapes,
+        start,
+        matrix,
+        profile=found,
+        here=here,
+        costs=None if found is None else found.costs_on(here),
+    )
 
 
 def make_engine(
@@ -115,6 +135,10 @@ def make_engine(
     templates: Sequence[Template] = (),
     matrix: AdjacencyMatrix | None = None,
     matrix_file: str | Path | None = None,
+    *,
+    profile: Profile | None = None,
+    here: MadeFor | None = None,
+    costs: Costs | None = None,
 ) -> Engine:
     """An engine over a loaded model and drafter; a drafter is tested shortly.
 
@@ -139,6 +163,9 @@ def make_engine(
         templates=templates,
         matrix=matrix,
         matrix_file=matrix_file,
+        profile=profile,
+        made_for=here,
+        costs=costs,
     )
     if drafter is not None:
         self_test(engine)

@@ -139,12 +139,20 @@ class Player:
         return Score(out)
 
 
-def tune(player: Player, base: EngineSettings, policy: Policy, budgets: Sequence[int]) -> Choice:
+def tune(
+    player: Player,
+    base: EngineSettings,
+    policy: Policy,
+    budgets: Sequence[int],
+    *,
+    rule: bool = False,
+) -> Choice:
     """The best settings of a policy.
 
     Args:
         base: what is not tuned, and the start of what is.
         budgets: to choose from.
+        rule: leave all but the budget as the rules of the preset say.
     """
     beam = player.beam if policy in DRAFTING else None
     tried: dict[EngineSettings, Score] = {}
@@ -168,6 +176,8 @@ def tune(player: Player, base: EngineSettings, policy: Policy, budgets: Sequence
         for k in budgets
     ]
     best = max(starts, key=score)
+    if rule:
+        return Choice(policy, best, tried[best])
     if policy in DRAFTING:
         best = best_of([best.having(depth=d) for d in range(1, player.depth + 1)], best)
     if policy in ("pruned", "graft"):

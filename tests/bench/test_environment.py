@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from graft.bench import environment as module
-from graft.bench.environment import digest_of, environment
+from graft.bench.environment import environment
 from graft.models import LoadedModel, load_model
 
 
@@ -73,59 +72,3 @@ def test_a_name_on_the_hub_stays(loaded: LoadedModel) -> None:
     assert _found(loaded, drafters={"eagle3": "org/name"})["drafters"] == {
         "eagle3": ["org/name", None]
     }
-
-
-class TestDigest:
-    def test_of_a_folder(self, tmp_path: Path) -> None:
-        assert digest_of(tmp_path) is None
-        (tmp_path / "a.bin").write_bytes(b"one")
-        older = digest_of(tmp_path)
-        (tmp_path / "a.safetensors").write_bytes(b"two")  # goes before .bin
-        first = digest_of(str(tmp_path))
-        assert first is not None
-        assert len(first) == 16
-        assert first != older
-        (tmp_path / "config.json").write_text("{}")
-        assert digest_of(tmp_path) == first
-        (tmp_path / "b.safetensors").write_bytes(b"three")
-        assert digest_of(tmp_path) != first
-
-    def test_of_a_file(self, tmp_path: Path) -> None:
-        path = tmp_path / "x.gguf"
-        path.write_bytes(b"one")
-        first = digest_of(path)
-        path.write_bytes(b"two")
-        assert None is not first != digest_of(path)
-
-    def test_of_the_hub(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        (tmp_path / "a.safetensors").write_bytes(b"two")
-        asked = []
-
-        def cached(name: str, file: str) -> str:
-            asked.append((name, file))
-            return str(tmp_path / file)
-
-        monkeypatch.setattr(module, "try_to_load_from_cache", cached)
-        assert digest_of("org/name") == digest_of(tmp_path)
-        assert asked == [("org/name", "config.json")]
-
-    def test_of_what_is_no_path(self) -> None:
-        assert digest_of("org/name") is None
-        assert digest_of("LlamaForCausalLM object") is None
-
-
-class TestDevice:
-    def test_a_graphics_card(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"card {device.index}")
-        assert module._device(torch.device("cuda:1")) == "card 1"
-
-    def test_a_processor(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        text = "processor\t: 0\nmodel name\t: Chip 9\nprocessor\t: 1\nmodel name\t: Chip 9\n"
-        monkeypatch.setattr(module, "_read", lambda path: text)
-        assert module._device(torch.device("cpu")) == "cpu (Chip 9)"
-
-    def test_a_machine_that_does_not_say(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert module._read(Path("/nowhere")) == ""
-        monkeypatch.setattr(module, "_read", lambda path: "")
-        monkeypatch.setattr(platform, "processor", lambda: "")
-        assert module._device(torch.device("cpu")) == "cpu (unknown)"

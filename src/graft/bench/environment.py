@@ -5,7 +5,6 @@ It looks at the process and the machine; it measures nothing. It names neither u
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import os
 import platform
@@ -17,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import try_to_load_from_cache
 
 import graft
+from graft.machine import device_name, digest_of, name_of, weights_of
 from graft.models import LoadedModel
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors")
@@ -51,9 +50,9 @@ def environment(
         "model_digest": digest_of(loaded.source),
         "tokenizer": loaded.fingerprint,
         "dtype": str(model.dtype).removeprefix("torch."),
-        "weights": _weights(loaded),
-        "drafters": {kind: [_name(path), digest_of(path)] for kind, path in drafters.items()},
-        "device": _device(model.device),
+        "weights": weights_of(loaded),
+        "drafters": {kind: [name_of(path), digest_of(path)] for kind, path in drafters.items()},
+        "device": device_name(model.device),
         "threads": torch.get_num_threads(),
         "cores": os.cpu_count(),
         "platform": platform.platform(),
@@ -63,66 +62,7 @@ def environment(
     }
 
 
-def digest_of(source: object) -> str | None:
-    """sha256 over the weights in a folder or file, or of a hub id that was fetched; 16 digits.
-
-    None where there are none.
-    """
-    path = _place(str(source))
-    files = [path] if path.is_file() else sorted(path.glob("*.safetensors"))
-    files = files or sorted(path.glob("*.bin"))
-    if not files:
-        return None
-    total = hashlib.sha256()
-    for file in files:
-        with file.open("rb") as stream:
-            total.update(hashlib.file_digest(stream, "sha256").digest())
-    return total.hexdigest()[:16]
-
-
 def _anonymous(text: str) -> str:
     """Results are shared; where somebody's home folder lies is nobody's business."""
     home = str(Path.home())
     return text.replace(home, "~") if home != "/" else text
-
-
-def _name(path: str) -> str:
-    """A folder or file by its name, a hub id as it is."""
-    place = Path(path).expanduser()
-    return place.resolve().name if place.exists() else path
-
-
-def _place(source: str) -> Path:
-    """Where a checkpoint lies: one of the hub has been fetched by now."""
-    path = Path(source).expanduser()
-    if path.exists():
-        return path
-    try:
-        found = try_to_load_from_cache(source, "config.json")
-    except ValueError:  # no name of the hub
-        return path
-    return Path(found).parent if isinstance(found, str) else path
-
-
-def _weights(loaded: LoadedModel) -> str:
-    if loaded.packing is None or not loaded.packing.packed:
-        return "as loaded"
-    return f"{loaded.packing.packed} linears packed in {loaded.packing.kind}"
-
-
-def _device(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    names = [
-        line.partition(":")[2].strip()
-        for line in _read(Path("/proc/cpuinfo")).splitlines()
-        if line.startswith("model name")
-    ]
-    return f"{device.type} ({names[0] if names else platform.processor() or 'unknown'})"
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

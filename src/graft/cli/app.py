@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from graft.cli.bench import bench_app
+from graft.cli.calibrate import calibrate_command
 from graft.cli.chat import chat_command
 from graft.cli.demo import demo_command
 from graft.cli.diagnose import diagnose_command
@@ -47,6 +48,7 @@ app.command("verify")(verify_command)
 app.command("trace")(trace_command)
 app.command("models")(models_command)
 app.command("diagnose")(diagnose_command)
+app.command("calibrate")(calibrate_command)
 app.add_typer(bench_app, name="bench")
 app.add_typer(matrix_app, name="matrix")
 app.add_typer(heads_app, name="heads")

@@ -50,6 +50,7 @@ _LOADING: Final = (
     "draft_model",
     "head_window",
     "matrix",
+    "profile",
 )
 _ENGINE: Final = (
     "policy",

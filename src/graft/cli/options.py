@@ -257,6 +257,15 @@ Matrix = Annotated[
         rich_help_panel=_TREE,
     ),
 ]
+ProfileOption = Annotated[
+    str | None,
+    typer.Option(
+        "--profile",
+        metavar="FILE",
+        help="Settings of graft calibrate; none takes none. [default: those made here, if any]",
+        rich_help_panel=_TREE,
+    ),
+]
 MatrixScopeOption = Annotated[
     MatrixScope,
     typer.Option(

@@ -46,6 +46,7 @@ ENGINE: Final[Group] = {
     "template": (o.Template, None),
     "k": (o.Successors, None),
     "matrix": (o.Matrix, None),
+    "profile": (o.ProfileOption, None),
     "matrix_scope": (o.MatrixScopeOption, o.MatrixScope.process),
     "prompt_learning": (o.PromptLearningOption, o.PromptLearning.text),
 }

@@ -1,0 +1,95 @@
+"""`graft calibrate`: a profile is made, told of, and used from then on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graft import load, loader
+from graft.profile import load_profile
+from tests.cli.helpers import Command, assert_mistake
+from tests.drafter_folders import Folders, write_drafters
+
+SHORT = ("--quick", "--limit", "2", "-n", "12", "--budgets", "2,3", "--temperatures", "0.9")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    return write_drafters(tmp_path_factory.mktemp("drafters"), max_position_embeddings=512)
+
+
+@pytest.fixture(autouse=True)
+def _apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(loader, "self_test", lambda engine: None)
+    monkeypatch.setenv("GRAFT_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> str:
+    file = tmp_path / "prompts.jsonl"
+    lines = [
+        f'{{"task": "{task}", "prompt": "{text}"}}'
+        for task, text in (("a", "hello"), ("a", "what is it"), ("b", "def f():"), ("b", "1 2 3"))
+    ]
+    file.write_text("\n".join(lines))
+    return str(file)
+
+
+@pytest.mark.parametrize("drafter", ["none", "eagle3"])
+def test_a_profile_is_made_and_used(
+    run: Command, folders: Folders, suite: str, drafter: str
+) -> None:
+    head = folders.specforge if drafter == "eagle3" else "none"
+    given = ("-m", folders.target, "--head", head)
+    found = run("calibrate", *given, "--suite", suite, *SHORT)
+    assert found.code == 0, found.err
+    rows = [line.split("|")[1].strip() for line in found.out.splitlines() if line[:1] == "|"]
+    ours = ["retrieval", "dense", "graft", "graft+"] if drafter == "eagle3" else None
+    assert rows[2:] == ["plain", *(ours or ["retrieval", "suffix", "graft+"])]
+    place = found.out.splitlines()[-1].rpartition(" ")[2]
+    profile = load_profile(place)
+    assert set(profile.settings) == set(rows[3:])
+    engine = load(folders.target, head=head)
+    assert engine.profile == profile
+    assert engine.policy == profile.policy
+    assert engine.budget == profile.settings.get(profile.policy, {"budget": 0})["budget"]
+    assert load(folders.target, head=head, profile="none").profile is None
+    assert load(folders.target, head=head, policy="retrieval", budget=7).budget == 7
+    plain = run("generate", "hello", *given, "--policy", "plain", "-n", "9")
+    for policy in rows[3:]:
+        again = run("generate", "hello", *given, "--policy", policy, "-n", "9")
+        assert (again.code, again.out) == (0, plain.out)
+
+
+def test_a_profile_for_another_model(
+    run: Command, folders: Folders, suite: str, tmp_path: Path
+) -> None:
+    file = str(tmp_path / "p.json")
+    made = run("calibrate", "-m", folders.target, "--suite", suite, *SHORT, "--out", file)
+    assert made.code == 0, made.err
+    ok = run("generate", "hi", "-m", folders.target, "--profile", file, "-n", "4")
+    assert ok.code == 0, ok.err
+    other = run("generate", "hi", "-m", folders.stranger, "--profile", file, "-n", "4")
+    assert_mistake(other, "p.json", "graft calibrate")
+
+
+def test_the_transfer_between_tasks_is_told(run: Command, folders: Folders, suite: str) -> None:
+    short = [option for option in SHORT if option != "--quick"]
+    found = run("calibrate", "-m", folders.target, "--suite", suite, *short)
+    assert found.code == 0, found.err
+    if "plain is taken" not in found.out:
+        assert "Tuned on the other tasks" in found.out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--budgets", "0"), "1 to 256"),
+        (("--budgets", "many"), "budgets"),
+        (("--suite", "nowhere.jsonl"), "nowhere.jsonl"),
+    ],
+)
+def test_mistakes(run: Command, folders: Folders, options: Any, said: str) -> None:
+    assert_mistake(run("calibrate", "-m", folders.target, *options), said)
