@@ -110,6 +110,7 @@ def outcome(random: Random, tree: Grown, plan: DraftPlan, stage: int, eager: flo
     return RowOutcome(
         path=path,
         block=[*block, Drawn(bonus, Source.TARGET, None)],
+        alone=tuple(drawn.source == Source.DRAFT for drawn in block),
         draft_nodes=tree.sources.count(Source.DRAFT),
         retrieved_nodes=tree.sources.count(Source.RETRIEVED),
         stage=stage,
@@ -119,6 +120,7 @@ def outcome(random: Random, tree: Grown, plan: DraftPlan, stage: int, eager: flo
         hits=61,
         context_lookups=0,
         context_hits=0,
+        unspent=0,
         context_nodes=0,
         accepted_context=0,
         rows_written=60,

@@ -67,7 +67,7 @@ def test_every_setting_of_drafting_arrives(
     same = [
         f.name for f in fields(default) if getattr(expected, f.name) == getattr(default, f.name)
     ]
-    assert same == ["max_batch"]  # a new setting needs an option, and a place above
+    assert same == ["max_batch", "without"]  # a new setting needs an option, and a place above
 
 
 def test_without_options_the_settings_are_the_librarys(
@@ -115,7 +115,7 @@ def test_never_and_always(run: Command, folders: Folders) -> None:
 
 def test_json_holds_what_every_round_records(run: Command, folders: Folders) -> None:
     stats = generate(run, folders, *options(folders, "model"))["stats"]
-    slots = "kept_draft released_slots redirected empty_slots rows_written"
+    slots = "kept_draft released_slots redirected empty_slots unspent_slots rows_written"
     counters = ["rounds", "draft_steps", "trimmed", *slots.split()]
     for source in ("draft", "retrieved", "context"):
         counters += [f"accepted_{source}", f"proposed_{source}"]

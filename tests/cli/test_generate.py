@@ -155,4 +155,5 @@ def test_every_setting_of_an_engine_has_an_option_or_a_reason() -> None:
     options = {parameter.name for parameter in command.params}
     assert {f.name for f in fields(EngineSettings)} - options == {
         "max_batch",  # there is one prompt
+        "without",  # for graft bench
     }
