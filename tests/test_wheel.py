@@ -36,6 +36,9 @@ def test_wheel_holds_the_package_and_its_data_only(wheel: Path) -> None:
     assert "graft/data/template.json" in names
     assert "graft/data/trace.html" in names
     assert "graft/py.typed" in names
+    head = "graft/data/heads/smollm2-135m/"
+    assert {head + "config.json", head + "README.md"} < set(names)
+    assert zipfile.ZipFile(wheel).getinfo(head + "model.safetensors").file_size < 40e6
     assert all(name.startswith(("graft/", "graft_decoding-")) for name in names)
 
 

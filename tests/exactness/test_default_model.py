@@ -11,6 +11,7 @@ import torch
 import graft
 from graft.exactness import Comparison, compare
 from graft.law import law_test
+from graft.settings import DRAFTING
 from tests.exactness.helpers import assert_same
 
 GREEDY = graft.SamplingParams(max_new_tokens=120)
@@ -52,6 +53,30 @@ def test_trees_say_what_plain_decoding_says(
     found = compare(engine, PROMPTS[prompt], params, budget=budget)
     assert_same(found)
     _assert_grown(found, tau)
+
+
+def test_its_head_comes_with_it(engine: graft.Engine) -> None:
+    assert engine.drafter is not None
+    assert (engine.drafter.name, engine.policy) == ("eagle3", "graft")
+    found = engine.generate(PROMPTS[0], policy="eagle3", budget=8, max_new_tokens=32)
+    assert found.stats.tau is not None
+    assert found.stats.tau > 2.0
+    assert found.token_ids == engine.generate(PROMPTS[0], max_new_tokens=32).token_ids
+
+
+def test_its_head_can_be_left_out() -> None:
+    without = graft.load("smollm2-135m", head="none", threads=torch.get_num_threads())
+    assert (without.drafter, without.policy) == (None, "retrieval")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("policy", [policy for policy in DRAFTING if policy != "dense"])
+def test_every_policy_that_drafts(engine: graft.Engine, policy: str, temperature: float) -> None:
+    params = graft.SamplingParams(temperature=temperature, seed=3, max_new_tokens=60)
+    found = compare(engine, PROMPTS[:2], params, policy=policy, budget=16)
+    assert_same(found)
+    _assert_grown(found, 1.5)
 
 
 @pytest.mark.slow
