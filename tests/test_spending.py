@@ -33,7 +33,7 @@ def settled(tokens: int, rounds: int = 400) -> Paying:
     for _ in range(rounds):
         spending.plan(1)
         spending.width(values(1.0) > 0, values(1.0), 1)
-        spending.settle([Spent((0.5,), 1, (False,) * (tokens - 1))])
+        spending.settle([Spent((0.5,), 1, tokens - 1)])
     return spending
 
 
@@ -105,7 +105,7 @@ def test_now_and_then_a_round_goes_on_where_it_would_stop() -> None:
         seen.append(plan.thresholds)
         spending.width(values(0.9) > 0, values(0.9), 3)
         stage = next((i for i, t in enumerate(plan.thresholds) if t > 0.5), 3)
-        spending.settle([Spent((0.5,) * min(stage + 1, 3), stage, (False,))])
+        spending.settle([Spent((0.5,) * min(stage + 1, 3), stage, 1)])
     late = seen[200:]
     stopped = [t for t in late if t[0] > 0.5]
     assert len(stopped) > len(late) * (1 - 1.5 / EXPLORE)
@@ -125,3 +125,21 @@ def test_useless_nodes_are_never_chosen(numbers: list[float], batch: int) -> Non
     of = values(*sorted(numbers, reverse=True)).expand(batch, -1)
     chosen = width(spending, of)
     assert all(value >= spending.least() for value in of[0, 1:chosen].tolist())
+
+
+def test_a_step_gains_what_would_not_have_been_there() -> None:
+    """Values along the path, and what retrieval alone says of each node."""
+    spent = Spent((0.9,) * 3, 3, 4, (0.9, 0.8, 0.7, 0.6), (0.1, 0.5, 0.9, 0.01), 0.3)
+    # Without any step: 0.9, then 0.45, 0.4, 0.004: the last node would have been lost.
+    assert spent.gain(0) == 1
+    assert spent.gain(1) == 1  # 0.8, then 0.72, 0.007
+    assert spent.gain(2) == 1  # 0.7, then 0.007
+    assert spent.gain(3) == 0  # nothing lies deeper
+    assert spent._replace(least=0.5).gain(0) == 3
+    assert spent._replace(least=0.0).gain(0) == 0
+    assert Spent((0.9,), 1, 0).gain(0) == 0
+
+
+def test_what_retrieval_knows_as_well_is_no_gain() -> None:
+    spent = Spent((0.9,), 2, 3, (0.9, 0.8, 0.7), (0.9, 0.95, 0.95), 0.4)
+    assert [spent.gain(mark) for mark in range(3)] == [0, 0, 0]

@@ -38,7 +38,7 @@ def test_it_learns_from_which_confidence_on_a_step_pays(price: float) -> None:
     for _ in range(20_000):
         sure = draw.random()
         gain = draw.random() < sure / 2
-        worth.learn_steps((sure,), 1, (False, True) if gain else (False,))
+        worth.learn_steps((sure,), [int(gain)])
     found = worth.threshold(0, price)
     place = BOUNDS.index(found)
     assert BOUNDS[place] <= 2 * price + 0.1
@@ -48,29 +48,27 @@ def test_it_learns_from_which_confidence_on_a_step_pays(price: float) -> None:
 def test_a_round_that_stopped_says_nothing_of_what_it_left_out() -> None:
     worth = Worth()
     before = worth.tensors()["worth.steps"].clone()
-    worth.learn_steps((0.5,), 0, (True, True))
+    worth.learn_steps((0.5,), [])
     assert torch.equal(worth.tensors()["worth.steps"], before)
 
 
-def test_what_a_step_brought_ends_where_the_path_would_have() -> None:
-    """Depth 1 was there before the first step, depth 2 before the second; a node that retrieval
-    names too would have been there without either."""
+def test_every_checkpoint_that_went_on_is_counted() -> None:
     worth = Worth()
-    worth.learn_steps((0.95, 0.95, 0.95), 2, (True, False, True, False))
+    worth.learn_steps((0.95, 0.95, 0.95), [2, 2])
     rounds, tokens, steps = worth.tensors()["worth.steps"][:, :3, len(BOUNDS) - 1].tolist()
     assert rounds == [1, 1, 0]
     assert tokens == [2, 2, 0]
     assert steps == [2, 1, 0]
 
 
-def test_unlikely_nodes_that_retrieval_names_too_are_nobodys_merit() -> None:
+def test_steps_that_bring_nothing_are_not_taken() -> None:
     worth = Worth()
     for _ in range(200):
-        worth.learn_steps((0.99,), 1, (False,) * 6)
+        worth.learn_steps((0.99,), [0])
     assert worth.threshold(0, 0.05) == ALWAYS_STOP
 
 
 def test_there_is_room_for_the_deepest_draft() -> None:
     worth = Worth()
-    worth.learn_steps((1.0,) * MARKS, MARKS, (True,) * MARKS)
+    worth.learn_steps((1.0,) * MARKS, [MARKS] * MARKS)
     assert worth.threshold(MARKS - 1, 0.1) <= 1.0

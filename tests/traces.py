@@ -110,7 +110,9 @@ def outcome(random: Random, tree: Grown, plan: DraftPlan, stage: int, eager: flo
     return RowOutcome(
         path=path,
         block=[*block, Drawn(bonus, Source.TARGET, None)],
-        alone=tuple(drawn.source == Source.DRAFT for drawn in block),
+        values=(),
+        unaided=(),
+        least=0.0,
         draft_nodes=tree.sources.count(Source.DRAFT),
         retrieved_nodes=tree.sources.count(Source.RETRIEVED),
         stage=stage,

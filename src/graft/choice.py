@@ -29,7 +29,10 @@ class RowOutcome(NamedTuple):
     path: list[int]  # accepted nodes
     block: list[Drawn]  # committed tokens: the accepted ones, then the bonus
     confidence: tuple[float, ...]  # at the checkpoints that were reached
-    alone: tuple[bool, ...]  # per accepted node: drafted, and not retrieved too
+    # Per accepted node, where it is known: its value, and its chance by retrieval alone.
+    values: tuple[float, ...]
+    unaided: tuple[float, ...]
+    least: float  # the lowest value in the tree
     draft_nodes: int
     retrieved_nodes: int
     stage: int
@@ -99,8 +102,7 @@ class Chooser:
             _accepted(grafted.by_context, path),
             written.expand_as(path.accepted),
         ]
-        alone = (source == Source.DRAFT) & ~grafted.shared.gather(1, path.nodes)
-        columns = [path.tokens, path.nodes, source, alone.long()]
+        columns = [path.tokens, path.nodes, source, *_valued(grafted, path)]
         parts = [*columns, torch.stack(numbers, 1), *_fixed(draft)]
         host = torch.cat(parts, dim=1).tolist()
         # The last draw of a row is its bonus; only there can the settings have left no token.
@@ -108,7 +110,7 @@ class Chooser:
         logprobs = self._read_logprobs(path, logits)
         out = []
         for row, known in zip(host, logprobs, strict=True):
-            tokens, nodes, sources, lone = (
+            tokens, nodes, sources, *valued = (
                 row[i * levels : (i + 1) * levels] for i in range(len(columns))
             )
             rest = row[len(columns) * levels :]
@@ -122,7 +124,7 @@ class Chooser:
                     nodes[1 : accepted + 1],
                     [Drawn(*d) for d in drawn],
                     tuple(reached),
-                    tuple(map(bool, lone[1 : accepted + 1])),
+                    *_worth(valued, accepted),
                     *counts,
                 )
             )
@@ -164,6 +166,25 @@ def _accepted(nodes: Tensor, path: Walk) -> Tensor:
     level = torch.arange(path.nodes.shape[1], device=nodes.device)
     inside = (level > 0) & (level <= path.accepted.unsqueeze(1))
     return (nodes.gather(1, path.nodes) & inside).sum(1)
+
+
+def _valued(grafted: Grafted, path: Walk) -> list[Tensor]:
+    """Values, chances by retrieval alone and the lowest value of the tree as int64 [B, levels];
+    nothing where values are not known."""
+    if grafted.values is None or grafted.unaided is None:
+        return []
+    least = grafted.values.where(grafted.tree.used, 1.0).amin(1, keepdim=True)
+    parts = [t.gather(1, path.nodes) for t in (grafted.values, grafted.unaided)]
+    return [(t * _ONE).long() for t in (*parts, least.expand(path.nodes.shape))]
+
+
+def _worth(
+    valued: Sequence[Sequence[int]], accepted: int
+) -> tuple[tuple[float, ...], tuple[float, ...], float]:
+    if not valued:
+        return (), (), 0.0
+    values, unaided, least = ([n / _ONE for n in row] for row in valued)
+    return tuple(values[1 : accepted + 1]), tuple(unaided[1 : accepted + 1]), least[0]
 
 
 def _fixed(draft: Draft) -> list[Tensor]:

@@ -103,7 +103,7 @@ class BatchDecoder:
         self.target.commit([row.path for row in rows])
         self.drafter.commit([row.path for row in rows], seen.features)
         watch.lap("commit_update")
-        self.spending.settle([Spent(row.confidence, row.stage, row.alone) for row in rows])
+        self.spending.settle([_spent(row) for row in rows])
         return self._deliver(rows, plan, draft, grafted, watch.read(lookup.seconds()))
 
     @torch.inference_mode()
@@ -226,6 +226,11 @@ class BatchDecoder:
         history = self._history.new_zeros(shape)
         history[:have, :room] = self._history
         self._history = history
+
+
+def _spent(row: RowOutcome) -> Spent:
+    path = len(row.path), row.values, row.unaided
+    return Spent(row.confidence, row.stage, *path, row.least)
 
 
 def _record(

@@ -97,6 +97,10 @@ class Cells:
         """Cells of rows (retrieval; 0 is none) and columns (drafter; 0 is none)."""
         return rows * _PER_HEAD + columns
 
+    def without_drafter(self, cells: Tensor) -> Tensor:
+        """The cells of the same retrieval, had the drafter said nothing; 0: nothing is left."""
+        return cells // _PER_HEAD * _PER_HEAD
+
     def at_face_value(self) -> Tensor:
         """What evidence says by itself, float32 [count]: a follower's share of the times that its
         context was seen, or the drafter's probability, whichever is more."""

@@ -46,7 +46,10 @@ class Grafted(NamedTuple):
     context_lookups: Tensor  # the same of longer contexts
     context_hits: Tensor
     unspent: Tensor  # nodes that there were and that were not verified
-    values: Tensor | None = None  # float32 [B, K + 1] what each node is worth, where that is known
+    # Where it is known, float32 [B, K + 1]: the probability that each node will be accepted, and
+    # that it will be, once its parent is, by what is retrieved alone.
+    values: Tensor | None = None
+    unaided: Tensor | None = None
 
     def narrow(self, width: int) -> Grafted:
         """With the first `width` slots alone."""
@@ -59,6 +62,7 @@ class Grafted(NamedTuple):
             by_context=self.by_context[:, columns],
             unspent=self.unspent + left_out,
             values=None if self.values is None else self.values[:, columns],
+            unaided=None if self.unaided is None else self.unaided[:, columns],
         )
 
 

@@ -75,6 +75,7 @@ class Grown(NamedTuple):
     drafted: Tensor  # int64 [B, K + 1], index in the draft's tree; its width where there is none
     retrieved: Tensor  # bool [B, K + 1], contexts or matrix name it
     by_context: Tensor  # bool [B, K + 1], of these, a context does
+    cells: Tensor  # int64 [B, K + 1], evidence for each node; 0 for the root
     asked: Tensor  # bool [B, A], nodes that were asked about; false where there was no node
     offers: Offers  # [B, A, C], behind them
     place: Tensor  # int64 [B, K + 1], of each node among the A; from A on: not asked about
@@ -89,6 +90,7 @@ class _Level(NamedTuple):
     values: Tensor
     drafted: Tensor
     columns: Tensor  # among the offers
+    cells: Tensor
     windows: Tensor  # [B, F, longest]
 
 
@@ -124,6 +126,7 @@ def grow(
         windows[:, -1:],
         zero,
         table.new_ones(batch, 1),
+        zero,
         zero,
         zero,
         windows.unsqueeze(1),
@@ -232,6 +235,7 @@ def _best_of(level: _Level, offers: Offers, drafted: Tensor, table: Tensor, coun
         best,
         drafted.flatten(1).gather(1, place),
         place % offers.tokens.shape[2],
+        offers.cells.flatten(1).gather(1, place),
         torch.cat([above[:, :, 1:], tokens.unsqueeze(2)], 2),
     )
 
@@ -277,6 +281,7 @@ def _tree(
     drafted = torch.cat([level.drafted for level in levels], 1).gather(1, place)
     drafted = drafted.where(used, draft.tree.width)
     column = torch.cat([level.columns for level in levels], 1).gather(1, place)
+    cells = torch.cat([level.cells for level in levels], 1).gather(1, place)
     nodes = used & (slot > 0)
     by_context = nodes & (column < columns.contexts)
     retrieved = nodes & (column < columns.contexts + columns.matrix)
@@ -292,4 +297,4 @@ def _tree(
     )
     offers = Offers(*(torch.cat(parts, 1) for parts in zip(*offered, strict=True)))
     asked = values[:, : offers.tokens.shape[1]] > 0
-    return Grown(tree, best, drafted, retrieved, by_context, asked, offers, place, columns)
+    return Grown(tree, best, drafted, retrieved, by_context, cells, asked, offers, place, columns)

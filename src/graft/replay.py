@@ -23,12 +23,13 @@ from graft.costs import Costs
 from graft.draft import Draft, no_draft
 from graft.drafters.base import Drafter
 from graft.grafter import Grafter
+from graft.grafting import Grafted
 from graft.matrix import AdjacencyMatrix, Best
 from graft.pruning import DraftPlan
 from graft.retrieval import MatrixMemory
 from graft.spending import Spending, Spent
 from graft.target import Target
-from graft.tree import Source, TokenTree
+from graft.tree import TokenTree
 from graft.valued import ValuedGrafter
 from graft.verify import Walk, walk
 
@@ -205,11 +206,9 @@ def play(
         if isinstance(grafter, ValuedGrafter):
             grafter.learn_draws(path, history, at)
         accepted = int(path.accepted)
-        alone = (grafted.tree.sources == Source.DRAFT) & ~grafted.shared
-        on_path = path.nodes[0, 1 : accepted + 1]
         stage = int(draft.stage)
         reached = tuple(c for c in draft.confidence[0].tolist() if c >= 0)
-        spending.settle([Spent(reached, stage, tuple(alone[0, on_path].tolist()))])
+        spending.settle([Spent(reached, stage, accepted, *_worth(grafted, path, accepted))])
         drafting = costs.draft + draft.steps * costs.step if recording.drafts else 0.0
         seconds = costs.round + drafting + costs.of_rows(width)
         out += Played(accepted + 1, 1, draft.steps, width, seconds, [accepted])
@@ -229,6 +228,20 @@ def _follow(tree: TokenTree, history: Tensor, length: Tensor, end: int) -> Walk:
         return position >= end - 1
 
     return walk(tree, logits, history, length, choose, ends)
+
+
+def _worth(
+    grafted: Grafted, path: Walk, accepted: int
+) -> tuple[tuple[float, ...], tuple[float, ...], float]:
+    if grafted.values is None or grafted.unaided is None:
+        return (), (), 0.0
+    nodes = path.nodes[0, 1 : accepted + 1]
+    least = grafted.values[grafted.tree.used].min()
+    return (
+        tuple(grafted.values[0, nodes].tolist()),
+        tuple(grafted.unaided[0, nodes].tolist()),
+        float(least),
+    )
 
 
 def _write(

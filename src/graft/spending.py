@@ -8,8 +8,9 @@ draft step is bought where it promises more tokens than its seconds would make e
     step     where, after like confidences at the same checkpoint, going on has brought
              more tokens than   pace * seconds of a step * steps that were taken
 
-What a step brings are accepted tokens that retrieval does not name too, for its slots go to those
-then. Both are learnt from the rounds that went on; now and then one goes on for that purpose.
+What a step brings are accepted tokens that would not have been in the tree without it
+(`Spent.gain`). Both are learnt from the rounds that went on; now and then one goes on for that
+purpose.
 
 No clock is read here: costs are given and seconds are counted by them, so equal states spend alike.
 This module knows numbers, not models.
@@ -39,7 +40,25 @@ class Spent(NamedTuple):
 
     confidence: tuple[float, ...]  # at the checkpoints that were reached
     stage: int
-    alone: tuple[bool, ...]  # per accepted node, in path order: only the drafter named it
+    accepted: int
+    # Per accepted node, in path order: its value, and its chance once its parent is accepted, by
+    # retrieval alone. Empty where nothing is known.
+    values: tuple[float, ...] = ()
+    unaided: tuple[float, ...] = ()
+    least: float = 0.0  # the lowest value in the tree
+
+    def gain(self, mark: int) -> int:
+        """Accepted nodes that this round owes to draft steps behind checkpoint `mark`: all from
+        the first one on whose path, with retrieval's word alone for what lies deeper than the
+        draft of that checkpoint, would have been worth less than the lowest node in the tree."""
+        if mark >= len(self.values):
+            return 0
+        value = self.values[mark]  # of depth mark + 1, which was there
+        for place in range(mark + 1, len(self.values)):
+            value *= self.unaided[place]
+            if value < self.least:
+                return len(self.values) - place
+        return 0
 
 
 class Spending(Protocol):
@@ -125,7 +144,7 @@ class Paying:
         thresholds = [self._worth.threshold(mark, price) for mark in range(len(marks))]
         rounds = self._worth.rounds
         if rounds % EXPLORE == 0:
-            thresholds[rounds // EXPLORE % len(marks)] = 0.0
+            thresholds[min(_twos(rounds // EXPLORE), len(marks) - 1)] = 0.0
         return replace(self._plan, thresholds=tuple(thresholds))
 
     def least(self) -> float:
@@ -149,8 +168,9 @@ class Paying:
         seconds = self._base() + self._steps * self._step() + self._costs.of_rows(self._rows)
         if self._stops:
             for one in spent:
-                self._worth.learn_steps(one.confidence, one.stage, one.alone)
-        self._worth.learn_pace(sum(len(one.alone) + 1 for one in spent), seconds)
+                gained = [one.gain(mark) for mark in range(one.stage)]
+                self._worth.learn_steps(one.confidence, gained)
+        self._worth.learn_pace(sum(one.accepted + 1 for one in spent), seconds)
 
     def _paying(self, values: Tensor) -> int:
         curve = self._curve()[: values.shape[1]]
@@ -180,3 +200,9 @@ class Paying:
         rows = self._plan.beam
         growth = self._costs.of_rows(self._batch * rows) / self._costs.of_rows(rows)
         return self._costs.step * growth
+
+
+def _twos(number: int) -> int:
+    """How often 2 divides a number: of all numbers half have 0, a quarter has 1, and so on, as
+    the first checkpoint is the one that most rounds come to."""
+    return (number & -number).bit_length() - 1 if number else 0

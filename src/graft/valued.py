@@ -73,6 +73,7 @@ class ValuedGrafter:
     ) -> Grafted:
         """The likeliest nodes."""
         batch = len(length)
+        table = self._estimates.table(batch)
         windows = self._windows(history, length.unsqueeze(1)).squeeze(1)
         grown = self._grown = grow(
             windows,
@@ -83,7 +84,7 @@ class ValuedGrafter:
                 self._successors if self._matrix is not None else None,
             ),
             self._cells,
-            self._estimates.table(batch),
+            table,
             budget=self._plan.budget,
             levels=self._levels,
             beam=self._plan.beam,
@@ -103,6 +104,7 @@ class ValuedGrafter:
             *self._hits(grown),
             torch.zeros_like(length),
             grown.values,
+            self._unaided(grown, table),
         )
 
     def learn(
@@ -160,6 +162,12 @@ class ValuedGrafter:
         if first:
             by_context = asked, (held[:, :, :first].any(2) & grown.asked).sum(1)
         return *by_matrix, *by_context
+
+    def _unaided(self, grown: Grown, table: Tensor) -> Tensor:
+        """What each node would be worth once its parent is accepted, had the drafter not named it:
+        float32 [B, K + 1]."""
+        cells = self._cells.without_drafter(grown.cells)
+        return table.gather(1, cells).where(cells > 0, 0.0)
 
     def _judge(self, grown: Grown, walk: Walk) -> None:
         """Compare what was offered behind visited nodes with the target's draws."""

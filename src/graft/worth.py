@@ -10,6 +10,8 @@ This module knows numbers alone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -59,21 +61,18 @@ class Worth:
             found = BOUNDS[i]
         return found
 
-    def learn_steps(
-        self, confidence: tuple[float, ...], stage: int, alone: tuple[bool, ...]
-    ) -> None:
-        """Take in a round of a sequence that took `stage` steps, with the confidence before each.
+    def learn_steps(self, confidence: Sequence[float], gained: Sequence[int]) -> None:
+        """Take in a round of a sequence.
 
         Args:
-            alone: per accepted node, by depth from 1 on: whether only the drafter named it.
+            confidence: at the checkpoints that were reached.
+            gained: at each at which it went on, the tokens that the steps behind it brought.
         """
-        for mark, sure in enumerate(confidence[:stage]):
-            # Nodes of depth mark + 1 were there before; the first of those behind them that
-            # nobody else named would have ended the path.
-            first = next((i for i in range(mark + 1, len(alone)) if alone[i]), len(alone))
+        stage = len(gained)
+        for mark, (sure, gain) in enumerate(zip(confidence, gained, strict=False)):
             place = sum(sure >= bound for bound in BOUNDS) - 1
             cell = self._steps[:, mark, max(place, 0)]
-            cell += torch.tensor([1.0, len(alone) - first, stage - mark], dtype=torch.float64)
+            cell += torch.tensor([1.0, gain, stage - mark], dtype=torch.float64)
             cell /= max(float(cell[0]) / WINDOW, 1.0)
 
     def learn_pace(self, tokens: int, seconds: float) -> None:
