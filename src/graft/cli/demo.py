@@ -27,8 +27,6 @@ __all__ = ["demo_command"]
 
 PROMPT = "Write a Python class Point with x and y, and methods for adding and subtracting points."
 WARM_UP_TOKENS = 12
-# Each method goes first once: the machine may be slowing down or speeding up.
-ORDER = ("plain", "retrieval", "retrieval", "plain")
 
 
 def demo_command(
@@ -47,7 +45,8 @@ def demo_command(
     if not prompt.strip():
         raise ValueError("--prompt is empty: give a text to answer")
     params = sampling_params(context.params)
-    engine = load_engine(context.params, quiet=quiet)
+    # What a profile would choose is not what is shown: that may be plain decoding.
+    engine = load_engine({**context.params, "profile": "none"}, quiet=quiet)
     screen = Screen(sys.stdout)
     with held_warnings(quiet=quiet):
         shown = _show(engine, prompt, params, screen)
@@ -83,16 +82,18 @@ def _measure(
     engine: Engine, prompt: str, params: SamplingParams, *, quiet: bool
 ) -> tuple[list[Result], list[Result]]:
     """Runs of both methods, timed: a short warm-up of each, then in turn."""
-    runs: dict[str, list[Result]] = {policy: [] for policy in ORDER}
+    # Each goes first once: the machine may be slowing down or speeding up.
+    order = ("plain", engine.policy, engine.policy, "plain")
+    runs: dict[str, list[Result]] = {policy: [] for policy in order}
     short = min(WARM_UP_TOKENS, params.max_new_tokens)
     with progress_notes("measuring: warm-up", quiet=quiet) as progress:
         for policy in runs:
             engine.generate(prompt, policy=policy, max_new_tokens=short)
-        for count, policy in enumerate(ORDER, 1):
-            progress(f"measuring: run {count} of {len(ORDER)}, {policy}")
+        for count, policy in enumerate(order, 1):
+            progress(f"measuring: run {count} of {len(order)}, {policy}")
             engine.matrix.clear()
             runs[policy].append(engine.generate(prompt, params, policy=policy))
-    return runs["retrieval"], runs["plain"]
+    return runs[engine.policy], runs["plain"]
 
 
 def _report(screen: Screen, graft: list[Result], plain: list[Result]) -> None:
