@@ -12,7 +12,7 @@ import pytest
 
 from graft.costs import Costs
 from graft.profile import MadeFor, Profile, load_profile, save_profile
-from graft.profiles import find_profile, own_place
+from graft.profiles import any_profile, find_profile, own_place
 from graft.settings import EngineSettings
 
 HERE = MadeFor("tiny", "f" * 16, 1000, None, "cpu", "cpu (one)", "float32", "as loaded", 2)
@@ -136,3 +136,13 @@ def test_the_one_of_this_machine_is_found(tmp_path: Path, monkeypatch: Any, capl
 def test_a_missing_file_is_a_mistake(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot be read"):
         find_profile(tmp_path / "nowhere.json", HERE)
+
+
+def test_names_tell_whether_there_is_a_profile_at_all(tmp_path: Path, monkeypatch: Any) -> None:
+    """Where there is none, nothing is read to compare with it."""
+    monkeypatch.setenv("GRAFT_CACHE", str(tmp_path))
+    assert not any_profile(None, "tiny")
+    assert not any_profile("none", "tiny")
+    assert any_profile("p.json", "tiny")
+    save_profile(own_place(HERE), PROFILE)
+    assert any_profile(None, "tiny")

@@ -10,7 +10,7 @@ It knows engines and policies, not options or files.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from graft.engine import Engine
 from graft.looping import LOOPING, repeated_8grams
@@ -133,7 +133,7 @@ def calibrate(
         choices[policy] = tune(player, base, policy, sizes)
     found = Calibration(player, choices, preset, player.plain(), {}, looping)
     if transfer and found.best != "plain":
-        found.transfer.update(_transfer(found, base, sizes, steps))
+        return replace(found, transfer=_transfer(found, base, sizes, steps))
     return found
 
 
@@ -158,11 +158,10 @@ def _recordings(
     steps: _Steps,
 ) -> tuple[list[Recording], int]:
     """Recordings of plain answers, and how many loop."""
-    raw = not getattr(engine.tokenizer, "chat_template", None)
     out, looping = [], 0
     for number, (task, prompt) in enumerate(prompts):
         steps.next("recording answers")
-        ids = encode(prompt, engine.tokenizer, raw=raw)
+        ids = encode(prompt, engine.tokenizer, raw=False)
         heat = temperatures[number % len(temperatures)]
         answer = engine.generate(
             ids, max_new_tokens=tokens, temperature=heat, seed=number, policy="plain"

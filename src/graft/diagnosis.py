@@ -14,7 +14,6 @@ from graft.settings import DRAFTING, PRUNING, RETRIEVING
 from graft.vitals import Vitals
 
 LEAST = 60  # rounds that a rule needs
-DEEP = ("d1", "d2", "d3", "d4", "d5", "d6", "d7", "full")
 
 
 class Finding(NamedTuple):
@@ -64,7 +63,8 @@ def fit_of_the_drafter(v: Vitals) -> Iterator[Finding]:
             "inspect, or train one with graft train.",
         )
         return
-    early, late = v.in_stage("d0"), [n for s in DEEP for n in v.in_stage(s)]
+    early = v.in_stage("d0")
+    late = [n for n, stage in zip(v.tokens, v.stages, strict=True) if stage != "d0"]
     if v.policy in PRUNING and min(len(early), len(late)) >= LEAST / 2:
         first, rest = sum(early) / len(early), sum(late) / len(late)
         if rest <= first * 1.02:

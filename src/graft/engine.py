@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, overload
@@ -61,7 +61,7 @@ class Engine:
         matrix_file: where `close` keeps the matrix under matrix_scope "file".
         costs: of rounds; if None, they are measured when a policy first needs them.
         profile: what calibration found; it fills what the settings leave open.
-        made_for: what a profile made here would be for.
+        made_for: says what a profile made here would be for.
 
     Raises:
         ValueError: for settings that do not fit the drafter or the templates.
@@ -82,7 +82,7 @@ class Engine:
         matrix_file: str | Path | None = None,
         costs: Costs | None = None,
         profile: Profile | None = None,
-        made_for: MadeFor | None = None,
+        made_for: Callable[[], MadeFor] | None = None,
     ) -> None:
         self.target = target
         self.tokenizer = tokenizer

@@ -15,12 +15,16 @@ from torch import Tensor
 
 from graft.draft import Draft
 from graft.grafting import Dedup, Grafted, graft
-from graft.retrieval import Observer, Retrieved, Retriever
+from graft.retrieval import MatrixMemory, Observer, Retrieved, Retriever
 from graft.verify import Walk
 
 
 class Grafter(Protocol):
     """Makes trees for the sequences in slots 0 .. B-1."""
+
+    @property
+    def matrix(self) -> MatrixMemory | None:
+        """The matrix that it retrieves from and teaches, if any."""
 
     def look_up(self, roots: Tensor) -> Retrieved | None:
         """What can be retrieved while the drafter drafts: roots int64 [B]."""
@@ -35,6 +39,9 @@ class Grafter(Protocol):
     ) -> Tensor:
         """Learn from verified trees, whose draws stand behind `length` in the history; returns
         the number of matrix rows written (int64 scalar)."""
+
+    def learn_draws(self, walk: Walk, history: Tensor, length: Tensor) -> None:
+        """What `learn` learns without logits: all but the matrix."""
 
     def admit(self, slot: int, tokens: Tensor, known: int = 0) -> Observer | None:
         """A sequence enters a slot; learn from its prompt (int64 [n]) before its prefill, the first
@@ -60,6 +67,11 @@ class TemplateGrafter:
         self._retriever = retriever
         self._budget, self._dedup, self._refill = budget, dedup, refill
 
+    @property
+    def matrix(self) -> MatrixMemory | None:
+        """The retriever's."""
+        return self._retriever if isinstance(self._retriever, MatrixMemory) else None
+
     def look_up(self, roots: Tensor) -> Retrieved | None:
         """The templates below the roots."""
         return self._retriever.look_up(roots)
@@ -79,6 +91,9 @@ class TemplateGrafter:
     ) -> Tensor:
         """Every verified node's successors."""
         return self._retriever.update(grafted.tree, logits, walk)
+
+    def learn_draws(self, walk: Walk, history: Tensor, length: Tensor) -> None:
+        """Nothing."""
 
     def admit(self, slot: int, tokens: Tensor, known: int = 0) -> Observer | None:
         """As the retriever does."""

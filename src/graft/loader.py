@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from graft.matrix import AdjacencyMatrix
 from graft.matrix_file import load_matrix, matrix_exists
 from graft.models import LoadedModel, ModelError, load_model
 from graft.profile import MadeFor, Profile
-from graft.profiles import find_profile
+from graft.profiles import any_profile, find_profile
 from graft.self_test import self_test
 from graft.settings import DRAFTING, EngineSettings
 from graft.shipped_heads import choose_head
@@ -113,8 +114,9 @@ def load(
         engine_settings = replace(engine_settings, k=start.k)
     _check_ranks(files, shapes, engine_settings.k)
     given = (head or draft_model) if made is not None else None
-    here = made_for(loaded, given if isinstance(given, str | Path) else None)
-    found = find_profile(profile, here)
+    here = cache(partial(made_for, loaded, given if isinstance(given, str | Path) else None))
+    # What it is made for takes reading the drafter's weights once more.
+    found = find_profile(profile, here()) if any_profile(profile, loaded.name) else None
     return make_engine(
         loaded,
         made,
@@ -124,7 +126,7 @@ def load(
         matrix,
         profile=found,
         here=here,
-        costs=None if found is None else found.costs_on(here),
+        costs=None if found is None else found.costs_on(here()),
     )
 
 
@@ -137,7 +139,7 @@ def make_engine(
     matrix_file: str | Path | None = None,
     *,
     profile: Profile | None = None,
-    here: MadeFor | None = None,
+    here: Callable[[], MadeFor] | None = None,
     costs: Costs | None = None,
 ) -> Engine:
     """An engine over a loaded model and drafter; a drafter is tested shortly.

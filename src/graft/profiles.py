@@ -18,6 +18,15 @@ log = logging.getLogger("graft")
 NO_PROFILE = "none"
 
 
+def any_profile(given: str | Path | None, model: str) -> bool:
+    """Whether there is a profile that `find_profile` could take, as far as names tell."""
+    if given is not None:
+        return str(given) != NO_PROFILE
+    shipped = _shipped(model)
+    kept = (cache_root() / "profiles").glob("*.json")
+    return next(kept, None) is not None or (shipped is not None and shipped.is_file())
+
+
 def find_profile(given: str | Path | None, here: MadeFor) -> Profile | None:
     """The profile to use.
 

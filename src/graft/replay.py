@@ -30,7 +30,6 @@ from graft.retrieval import MatrixMemory
 from graft.spending import Spending, Spent
 from graft.target import Target
 from graft.tree import TokenTree
-from graft.valued import ValuedGrafter
 from graft.verify import Walk, walk
 
 
@@ -176,14 +175,13 @@ def stopped(draft: Draft, plan: DraftPlan) -> Draft:
 def play(
     recording: Recording,
     grafter: Grafter,
-    matrix: MatrixMemory | None,
     spending: Spending,
     costs: Costs,
 ) -> Played:
     """Rounds over one recording, with everything that they learn.
 
     Args:
-        grafter: of one slot. matrix: the one it retrieves from, to write to; None without.
+        grafter: of one slot.
     """
     tokens, end = recording.tokens, len(recording.tokens)
     room = tokens.new_zeros(spending.budget + 2)
@@ -201,17 +199,20 @@ def play(
         width = spending.width(grafted.tree.used, grafted.values, draft.steps)
         grafted = grafted.narrow(width)
         path = _follow(grafted.tree, history, at, end)
-        if matrix is not None:
-            _write(matrix, grafted.tree, path, recording, length)
-        if isinstance(grafter, ValuedGrafter):
-            grafter.learn_draws(path, history, at)
+        if grafter.matrix is not None:
+            _write(grafter.matrix, grafted.tree, path, recording, length)
+        grafter.learn_draws(path, history, at)
         accepted = int(path.accepted)
         stage = int(draft.stage)
         reached = tuple(c for c in draft.confidence[0].tolist() if c >= 0)
         spending.settle([Spent(reached, stage, accepted, *_worth(grafted, path, accepted))])
         drafting = costs.draft + draft.steps * costs.step if recording.drafts else 0.0
-        seconds = costs.round + drafting + costs.of_rows(width)
-        out += Played(accepted + 1, 1, draft.steps, width, seconds, [accepted])
+        out.tokens += accepted + 1
+        out.rounds += 1
+        out.steps += draft.steps
+        out.rows += width
+        out.seconds += costs.round + drafting + costs.of_rows(width)
+        out.accepted.append(accepted)
         length += accepted + 1
     return out
 

@@ -11,7 +11,7 @@ It knows settings and recordings: not engines, not prompts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,8 +24,7 @@ from graft.matrix import AdjacencyMatrix
 from graft.memory import Memory
 from graft.pruning import scaled_depth
 from graft.replay import Played, Recording, play
-from graft.retrieval import MatrixMemory
-from graft.settings import DRAFTING, RETRIEVING, EngineSettings, Policy
+from graft.settings import DRAFTING, EngineSettings, Policy
 from graft.template import Template
 
 THRESHOLDS = (0.0, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9, 1.1)
@@ -63,10 +62,12 @@ class Choice:
     score: Score
 
 
+@dataclass(frozen=True)
 class Player:
     """Plays settings over recordings.
 
-    Args:
+    Attributes:
+        costs: of rounds.
         drafter: the one that was recorded, if any.
         beam, depth: of the recordings.
         templates: as an engine has them.
@@ -74,34 +75,18 @@ class Player:
         device_type: of the target.
     """
 
-    def __init__(
-        self,
-        recordings: Sequence[Recording],
-        costs: Costs,
-        drafter: Drafter | None,
-        *,
-        beam: int,
-        depth: int,
-        templates: Sequence[Template],
-        token_count: int,
-        device_type: str,
-    ) -> None:
-        self.recordings, self.costs, self.drafter = recordings, costs, drafter
-        self.beam, self.depth, self.device_type = beam, depth, device_type
-        self._templates, self._token_count = templates, token_count
+    recordings: Sequence[Recording]
+    costs: Costs
+    drafter: Drafter | None
+    beam: int
+    depth: int
+    templates: Sequence[Template]
+    token_count: int
+    device_type: str
 
     def of_tasks(self, tasks: Sequence[str]) -> Player:
         """The recordings of some tasks."""
-        return Player(
-            [r for r in self.recordings if r.task in tasks],
-            self.costs,
-            self.drafter,
-            beam=self.beam,
-            depth=self.depth,
-            templates=self._templates,
-            token_count=self._token_count,
-            device_type=self.device_type,
-        )
+        return replace(self, recordings=[r for r in self.recordings if r.task in tasks])
 
     @property
     def tasks(self) -> list[str]:
@@ -115,17 +100,14 @@ class Player:
             ValueError: for settings that do not fit together.
         """
         cpu = torch.device("cpu")
-        memory = Memory(AdjacencyMatrix(self._token_count, settings.k, cpu))
-        plan = make_plan(settings, policy, self.drafter, self._templates, self.device_type)
+        memory = Memory(AdjacencyMatrix(self.token_count, settings.k, cpu))
+        plan = make_plan(settings, policy, self.drafter, self.templates, self.device_type)
         drafter = pick_drafter(policy, self.drafter)
-        parts = make_parts(settings, policy, plan, memory, self._templates, drafter, 1, self.costs)
-        matrix = None
-        if policy in RETRIEVING and policy not in ("suffix", "rasd"):
-            matrix = MatrixMemory(memory.matrix, settings.prompt_learning)
+        parts = make_parts(settings, policy, plan, memory, self.templates, drafter, 1, self.costs)
         out: dict[str, Played] = {}
         for recording in self.recordings:
             own = recording if policy in DRAFTING else recording._replace(drafts=[])
-            played = play(own, parts.grafter, matrix, parts.spending, self.costs)
+            played = play(own, parts.grafter, parts.spending, self.costs)
             out[recording.task] = out.get(recording.task, Played()) + played
         return Score(out)
 

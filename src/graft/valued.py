@@ -57,7 +57,7 @@ class ValuedGrafter:
     ) -> None:
         self._plan, self._spending, self._levels = plan, spending, levels
         self._cells, self._estimates = cells, estimates
-        self._matrix, self._contexts = matrix, contexts
+        self.matrix, self._contexts = matrix, contexts
         tables = 1 if contexts is None else contexts.count
         self._tables = SlotTables(tables, cells.voice.device, shared=shared)
         self._longest = 1 if contexts is None else contexts.longest
@@ -81,7 +81,7 @@ class ValuedGrafter:
             draft,
             Lookups(
                 self._followers if self._contexts is not None else None,
-                self._successors if self._matrix is not None else None,
+                self._successors if self.matrix is not None else None,
             ),
             self._cells,
             table,
@@ -112,9 +112,9 @@ class ValuedGrafter:
     ) -> Tensor:
         """Candidates, contexts and successors."""
         self.learn_draws(walk, history, length)
-        if self._matrix is None:
+        if self.matrix is None:
             return length.new_zeros(())
-        return self._matrix.update(grafted.tree, logits, walk)
+        return self.matrix.update(grafted.tree, logits, walk)
 
     def learn_draws(self, walk: Walk, history: Tensor, length: Tensor) -> None:
         """What can be learnt without logits: candidates and contexts."""
@@ -131,14 +131,14 @@ class ValuedGrafter:
             if self._learn_prompts:
                 known = known if self._tables.shared else 0
                 self._contexts.learn_text(tokens, self._tables[slot], known)
-        return self._matrix.admit(slot, tokens) if self._matrix is not None else None
+        return self.matrix.admit(slot, tokens) if self.matrix is not None else None
 
     def move(self, source: int, target: int) -> None:
         """What is a sequence's own goes with it."""
         self._estimates.move(source, target)
         self._tables.move(source, target)
-        if self._matrix is not None:
-            self._matrix.move(source, target)
+        if self.matrix is not None:
+            self.matrix.move(source, target)
 
     def _followers(self, windows: Tensor, lengths: Tensor) -> Followers:
         assert self._contexts is not None
@@ -147,8 +147,8 @@ class ValuedGrafter:
         )
 
     def _successors(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        assert self._matrix is not None
-        return self._matrix.successors(tokens)
+        assert self.matrix is not None
+        return self.matrix.successors(tokens)
 
     def _hits(self, grown: Grown) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Lookups and hits, of the matrix and of contexts: int64 [B] each."""

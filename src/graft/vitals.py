@@ -13,7 +13,7 @@ from graft.metrics import LAPS, Stats
 COUNTS = (
     *("rounds", "draft_steps", "kept_draft", "released_slots"),
     *("proposed_draft", "accepted_draft", "proposed_retrieved", "accepted_retrieved"),
-    *("unspent_slots", "lookups", "hits"),
+    *("lookups", "hits"),
 )
 
 
@@ -75,14 +75,12 @@ class Vitals:
         return [n for n, s in zip(self.tokens, self.stages, strict=True) if s == stage]
 
 
-def vitals_of(
-    results: Iterable[Stats], policy: str, *, budget: int | None = None, name: str | None = None
-) -> Vitals:
+def vitals_of(results: Iterable[Stats], policy: str, *, budget: int | None = None) -> Vitals:
     """Of an engine's results (`Result.stats`) under one policy."""
     records = [record for stats in results for record in stats.round_records]
     counts = {n: sum(getattr(r, n) for r in records) for n in COUNTS if n != "rounds"}
     return Vitals(
-        name or policy,
+        policy,
         policy,
         budget,
         None,

@@ -14,7 +14,6 @@ from graft.matrix import AdjacencyMatrix
 from graft.memory import Memory
 from graft.metrics import Stats
 from graft.replay import Played, Recording, every_step, play, record
-from graft.retrieval import MatrixMemory
 from graft.settings import EngineSettings
 from graft.spending import Paying
 from tests.cost_tables import DEAR
@@ -47,10 +46,7 @@ def played(
     plan = settings.plan(shape, BUDGET)
     drafter = pick_drafter(policy, made.drafter)
     parts = make_parts(settings, policy, plan, memory, made.templates, drafter, 1, costs)
-    matrix = None
-    if policy in ("retrieval", "graft", "graft+"):
-        matrix = MatrixMemory(memory.matrix, "text")
-    return play(recording, parts.grafter, matrix, parts.spending, costs)
+    return play(recording, parts.grafter, parts.spending, costs)
 
 
 def to_the_end(stats: Stats) -> list[int]:
@@ -113,5 +109,5 @@ def test_paying_is_used() -> None:
     memory = Memory(AdjacencyMatrix(256, 8, torch.device("cpu")))
     parts = make_parts(settings, "graft+", plan, memory, made.templates, drafter, 1, DEAR)
     assert isinstance(parts.spending, Paying)
-    found = play(recorded(made, answer), parts.grafter, None, parts.spending, DEAR)
+    found = play(recorded(made, answer), parts.grafter, parts.spending, DEAR)
     assert found.rows < found.rounds * (BUDGET + 1)

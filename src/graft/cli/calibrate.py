@@ -56,18 +56,15 @@ def calibrate_command(
     quiet: o.Quiet = False,
 ) -> None:
     """Find the fastest settings for a model, a drafter and this machine."""
-    from graft.bench.suite import builtin_suite, read_suite
+    from graft.bench.suite import builtin_suite, read_suite, select_items
     from graft.settings import MAX_BUDGET
 
     most, tokens = _QUICK if quick else _WHOLE
     chosen = numbers("budgets", budgets, int) if budgets else ()
     if bad := [k for k in chosen if not 1 <= k <= MAX_BUDGET]:
         raise ValueError(f"--budgets {bad[0]}: numbers from 1 to {MAX_BUDGET} are supported")
-    items = read_suite(suite, limit=limit or most) if suite else builtin_suite()
-    by_task: dict[str, list[Prompt]] = {}
-    for item in items:
-        by_task.setdefault(item.task, []).append(item.turns[0])
-    prompts = [(t, text) for t, texts in by_task.items() for text in texts[: limit or most]]
+    items = select_items(read_suite(suite) if suite else builtin_suite(), limit=limit or most)
+    prompts: list[tuple[str, Prompt]] = [(item.task, item.turns[0]) for item in items]
     engine = load_engine({**context.params, "profile": "none"}, quiet=quiet)
     from graft.calibrate import calibrate
     from graft.profile import save_profile
@@ -84,8 +81,9 @@ def calibrate_command(
             progress=show,
         )
     assert engine.made_for is not None, "the loader says it"
-    place = out or own_place(engine.made_for)
-    save_profile(place, found.profile(engine.made_for))
+    here = engine.made_for()
+    place = out or own_place(here)
+    save_profile(place, found.profile(here))
     _report(Screen(sys.stdout), found, place)
 
 

@@ -7,7 +7,6 @@ in its own folder at the end, complete, with a card and the log.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 
 from graft.drafters.eagle3.save import HeadFormat, check_place, save_head
+from graft.machine import digest_of, name_of
 from graft.models import LoadedModel, load_model
 from graft.target import TransformersTarget
 from graft.train.card import card
@@ -260,7 +260,7 @@ def _facts(
         "model": loaded.name,
         "fingerprint": loaded.fingerprint,
         "dtype": str(loaded.model.dtype).removeprefix("torch."),
-        "base": None if run.base is None else _name(run.base, start),
+        "base": None if run.base is None else _name(run.base),
         "feature_layers": list(start.config.feature_layers),
         "answers": len(data.train),
         "answer_tokens": data.tokens,
@@ -272,10 +272,6 @@ def _facts(
     }
 
 
-def _name(base: str, start: Start) -> str:
+def _name(base: str) -> str:
     """A head's name, without the folders of this machine, and what tells it from others."""
-    digest = hashlib.sha256()
-    for name in sorted(start.weights):
-        digest.update(start.weights[name].contiguous().numpy().tobytes())
-    path = Path(base)
-    return f"{path.name if path.exists() else base} ({digest.hexdigest()[:12]})"
+    return f"{name_of(base)} ({str(digest_of(base))[:12]})"
