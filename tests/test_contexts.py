@@ -33,17 +33,28 @@ def naive(learnt: dict[Context, list[int]], text: list[int]) -> None:
                 learnt.setdefault(tuple(text[at - order : at]), []).insert(0, text[at])
 
 
-def found(held: ContextTable, context: Context, which: int = 0) -> tuple[list[int], int]:
-    """Followers, and times seen, of a context that is all there is."""
+def hashed(held: ContextTable, context: Context) -> torch.Tensor:
+    """Of a context that is all there is."""
     window = torch.tensor([0] * (held.longest - len(context)) + list(context))
-    out = held.lookup(window, torch.tensor(len(context)), torch.tensor(which))
-    order = ORDERS.index(len(context))
-    return [t for t in out.tokens[order].tolist() if t != EMPTY], int(out.seen[order])
+    return held.hashes(window, torch.tensor(len(context)))
+
+
+def place(context: Context) -> int:
+    """Longest orders stand first."""
+    return ORDERS[::-1].index(len(context))
+
+
+def found(held: ContextTable, context: Context, which: int = 0) -> tuple[list[int], int]:
+    """Followers, and times seen."""
+    hashes, at = hashed(held, context), place(context)
+    out = held.lookup(hashes, torch.tensor(which))
+    seen = held.seen[held._place(hashes, torch.tensor(which))[1][at]]
+    assert bool(out.found[at]) or bool((out.tokens[at] == EMPTY).all())
+    return [t for t in out.tokens[at].tolist() if t != EMPTY], int(seen) if out.found[at] else 0
 
 
 def row_of(held: ContextTable, context: Context) -> int:
-    window = torch.tensor([0] * (held.longest - len(context)) + list(context))
-    return int(held._place(window, None)[1][ORDERS.index(len(context))])
+    return int(held._place(hashed(held, context), None)[1][place(context)])
 
 
 @settings(deadline=None, max_examples=60)
@@ -138,8 +149,25 @@ def test_a_context_needs_as_many_tokens_as_it_is_long() -> None:
     """The room before the first token is no token 0."""
     held = table()
     held.learn_text(torch.tensor([0, 0, 0, 0, 0, 1]))
-    out = held.lookup(torch.tensor([0, 0, 0, 0]), torch.tensor(2))
-    assert out.seen.tolist() == [5, 4, 0]
+    out = held.lookup(held.hashes(torch.tensor([0, 0, 0, 0]), torch.tensor(2)))
+    assert out.found.tolist() == [False, True, True]
+    grown = held.follow(held.hashes(torch.tensor([0, 0, 0, 0]), torch.tensor(2)), torch.tensor(0))
+    assert held.lookup(grown).found.tolist() == [False, True, True]
+    assert held.lookup(held.follow(grown, torch.tensor(0))).found.tolist() == [True] * 3
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=12))
+def test_hashes_follow_the_text(text: list[int]) -> None:
+    held = table()
+    padded = torch.tensor([0] * held.longest + text)
+    grown = held.hashes(padded[1 : held.longest + 1], torch.tensor(1))
+    for length in range(2, len(text) + 1):
+        grown = held.follow(grown, padded[held.longest + length - 1])
+        wanted = held.hashes(padded[length : held.longest + length], torch.tensor(length))
+        known = min(length, held.longest) + 1
+        assert torch.equal(grown[:known], wanted[:known])
+        assert not set(grown[known:].tolist()) & set(wanted[:known].tolist())
 
 
 @pytest.mark.slow
@@ -155,8 +183,8 @@ def test_memory_is_bounded_over_a_million_tokens() -> None:
     held.check_integrity()
     hits = 0
     for one, two, three in zip(newest, newest[1:], newest[2:], strict=False):
-        window = torch.tensor([0] * (held.longest - 2) + [int(one), int(two)])
-        hits += int(held.lookup(window, torch.tensor(2)).tokens[0, 0]) == int(three)
+        out = held.lookup(hashed(held, (int(one), int(two))))
+        hits += int(out.tokens[-1, 0]) == int(three)
     assert hits > 40  # the newest stand, but for those that a newer one had to give way to
 
 
@@ -165,10 +193,10 @@ def test_keys_differ() -> None:
     held = ContextTable(300, CPU, orders=(2, 8), rows=1 << 4)
     pairs = torch.cartesian_prod(torch.arange(300), torch.arange(300))
     windows = torch.cat([torch.zeros(len(pairs), 6, dtype=torch.int64), pairs], 1)
-    keys, rows = held._place(windows, None)
+    keys, rows = held._place(held.hashes(windows, torch.tensor(8)), None)
     for order in range(2):
         assert len(keys[:, order].unique()) == len(pairs)
-    counts = rows[:, 0].bincount(minlength=16).tolist()
+    counts = rows[:, 1].bincount(minlength=16).tolist()
     assert min(counts) > 0.9 * len(pairs) / 16
 
 

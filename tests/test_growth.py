@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
@@ -77,13 +78,18 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
+def _successors(case: Case) -> Callable[[Tensor], tuple[Tensor, Tensor]] | None:
+    ids = case.ids
+    return None if ids is None else lambda tokens: (ids[tokens], case.chances[tokens])
+
+
 def grown(case: Case, rules: Rules = ALL, least: float = 0.0) -> Grown:
     longest = case.contexts.longest if case.contexts is not None else 1
     back = torch.arange(longest - 1, -1, -1)
     windows = case.history.gather(1, (case.length.unsqueeze(1) - 1 - back).clamp(min=0))
     lookups = Lookups(
-        case.contexts.lookup if case.contexts is not None else None,
-        (lambda t: (case.ids[t], case.chances[t])) if case.ids is not None else None,
+        case.contexts,
+        _successors(case),
     )
     return grow(
         windows,
@@ -103,17 +109,15 @@ def grown(case: Case, rules: Rules = ALL, least: float = 0.0) -> Grown:
 def behind(case: Case, row: int, path: Path, drafted: int | None) -> dict[int, tuple[int, int]]:
     """Cell, and index in the draft or -1, of every token that may follow a path."""
     text = [*case.history[row, : int(case.length[row])].tolist(), *path]
-    named: dict[int, int] = {}  # token -> row of the cell
+    named: dict[int, int] = {}  # token -> cell
     found = False
     if case.contexts is not None:
         longest = case.contexts.longest
         window = torch.tensor(([0] * longest + text)[-longest:])
-        followers = case.contexts.lookup(window, torch.tensor(len(text)))
-        ring, seen = followers.tokens.flip(0), followers.seen.flip(0)
-        same = (ring.unsqueeze(2) == ring.unsqueeze(1)).sum(2)
-        found = bool((seen > 0).any())
-        rows = CELLS.of_contexts(same, seen)
-        for token, cell in zip(ring.flatten().tolist(), rows.flatten().tolist(), strict=True):
+        out = case.contexts.lookup(case.contexts.hashes(window, torch.tensor(len(text))))
+        found = bool(out.found.any())
+        rows = CELLS.of_contexts(out.classes, out.found)
+        for token, cell in zip(out.tokens.flatten().tolist(), rows.flatten().tolist(), strict=True):
             if token != EMPTY:
                 named.setdefault(token, cell)
     if case.ids is not None:
@@ -127,15 +131,16 @@ def behind(case: Case, row: int, path: Path, drafted: int | None) -> dict[int, t
         for node in range(1, tree.width):
             if bool(tree.used[row, node]) and int(tree.parents[row, node]) == drafted:
                 below[int(tree.tokens[row, node])] = node
-    out = {}
+    found_cells = {}
     for token in {**named, **below}:
         node = below.get(token, -1)
         chance = -1.0
         if node >= 0:
             chance = float((scores[row, node] - scores[row, drafted or 0]).exp())
-        column = CELLS.of_drafter(torch.tensor(chance), len(path) + 1)
-        out[token] = (int(CELLS.join(torch.tensor(named.get(token, 0)), column)), node)
-    return out
+        column = CELLS.of_drafter(torch.tensor(chance), torch.tensor(len(path) + 1))
+        cell = CELLS.join(torch.tensor(named.get(token, 0)), column)
+        found_cells[token] = (int(cell), node)
+    return found_cells
 
 
 def reference(case: Case, row: int, rules: Rules = ALL) -> dict[Path, float]:

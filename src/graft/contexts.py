@@ -1,10 +1,14 @@
 """ContextTable: what followed longer contexts, in a hashed table on the model's device. [ours]
 
-A context is the last n tokens, for each of a few orders n. Its row is a ring of the tokens that
-followed it the last few times, so that how often a token stands there says how likely it is. Rows
-of all orders share one table of fixed size: where two contexts want one row, the newer has it, so
-memory is bounded and old contexts give way. A row carries the key of its context, and no other
-context reads it.
+A context is the last n tokens, for each of a few orders n. Its row holds the tokens that followed
+it the last few times, newest first, each with its class (`graft.evidence.follower_class`): how
+often it stands there says how likely it is. Rows of all orders share one table of fixed size:
+where two contexts want one row, the newer has it, so memory is bounded and old contexts give way.
+A row carries the key of its context, and no other context reads it.
+
+    hash of the n newest tokens = token + 1 + FACTOR * (hash of the n - 1 before it)
+
+so the contexts behind a child follow from its parent's in two operations.
 
 Learnt from committed text alone: prompts and outputs. Whatever it holds, the output of decoding
 does not change. Shapes depend on the numbers of contexts alone; nothing waits for the device.
@@ -20,6 +24,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from graft.evidence import follower_class
 from graft.matrix import EMPTY
 
 ORDERS = (2, 3, 4, 8)
@@ -27,13 +32,17 @@ ROWS = 1 << 18
 RING = 4
 _NOBODY = 0  # key of a row that was never written
 _SPREAD = -7046029254386353131  # odd: spreads keys over rows
+_FACTOR = 6364136223846793005  # odd: of the hash
+_CLASS_BITS = 5
+_NOTHING = EMPTY << _CLASS_BITS  # a follower that there is not, of class 0
 
 
 class Followers(NamedTuple):
-    """What followed contexts [..., orders]."""
+    """What followed contexts [..., orders], the longest first."""
 
     tokens: Tensor  # int64 [..., orders, ring], newest first, EMPTY behind the last
-    seen: Tensor  # int64 [..., orders], times that the context was seen
+    classes: Tensor  # int64 [..., orders, ring], of `graft.evidence`
+    found: Tensor  # bool [..., orders], whether the context is held
 
 
 class ContextTable:
@@ -44,7 +53,7 @@ class ContextTable:
         device: where it lives: beside the model.
         orders: lengths of contexts, ascending.
         rows: of each table, a power of two.
-        ring: followers that a row holds.
+        ring: followers that a row holds; 2 or more.
         count: tables side by side; sequences that share nothing have one each.
 
     Attributes:
@@ -67,33 +76,51 @@ class ContextTable:
         with torch.inference_mode(False):  # it can be written in and out of that mode
             size = count * rows + 1  # the last row takes what is written nowhere; nothing reads it
             self.keys = torch.full((size,), _NOBODY, device=device)
-            self.ids = torch.full((size, ring), EMPTY, dtype=torch.int32, device=device)
+            # Token and class, packed: a lookup reads one number for both.
+            self.followers = torch.full((size, ring), _NOTHING, dtype=torch.int32, device=device)
             self.seen = torch.zeros(size, dtype=torch.int32, device=device)
             self.replaced = torch.zeros((), dtype=torch.int64, device=device)
-            self._factors = _factors(self.orders).to(device)  # [orders, longest]
-            self._orders = torch.tensor(self.orders, device=device)
-            self._back = torch.arange(1, ring + 1, device=device)
+            self._orders = torch.tensor(self.orders[::-1], device=device)
+            self._age = torch.arange(ring, device=device)
+            self._lengths = torch.arange(1, self.longest + 1, device=device)
+            powers = [pow(_FACTOR, n, 1 << 64) for n in range(self.longest)]
+            self._powers = torch.tensor([_signed(power) for power in powers], device=device)
+            # What stands for a context that is longer than the text: no text has these hashes.
+            self._missing = _drawn(self.longest).to(device)
 
     @property
     def bytes(self) -> int:
         """Memory held."""
-        return self.keys.nbytes + self.ids.nbytes + self.seen.nbytes
+        return self.keys.nbytes + self.followers.nbytes + self.seen.nbytes
 
-    def lookup(self, windows: Tensor, lengths: Tensor, tables: Tensor | None = None) -> Followers:
-        """What followed contexts.
+    def hashes(self, windows: Tensor, lengths: Tensor) -> Tensor:
+        """Hashes of the contexts of lengths 0, 1, ... at the end of windows: int64
+        [..., longest + 1].
 
         Args:
             windows: int64 [..., longest], the last tokens of each, the newest last.
             lengths: int64 [...] or broadcast, tokens of the window that there are.
+        """
+        sums = ((windows.flip(-1) + 1) * self._powers).cumsum(-1)
+        sums = sums.where(self._lengths <= lengths.unsqueeze(-1), self._missing)
+        return torch.nn.functional.pad(sums, (1, 0))
+
+    def follow(self, hashes: Tensor, tokens: Tensor) -> Tensor:
+        """Hashes of the contexts that have one more token at their end, int64 [...]."""
+        longer = torch.add((tokens + 1).unsqueeze(-1), hashes[..., :-1], alpha=_FACTOR)
+        return torch.cat([hashes[..., :1], longer], -1)
+
+    def lookup(self, hashes: Tensor, tables: Tensor | None = None) -> Followers:
+        """What followed contexts.
+
+        Args:
+            hashes: int64 [..., longest + 1], of `hashes` or `follow`.
             tables: int64 [...] or broadcast, whose; None where there is one.
         """
-        keys, rows = self._place(windows, tables)
-        there = (self.keys[rows] == keys) & (lengths.unsqueeze(-1) >= self._orders)
-        seen = self.seen[rows].where(there, 0).long()
-        # The newest stands at seen - 1, around the ring.
-        slots = (seen.unsqueeze(-1) - self._back) % self.ring
-        tokens = self.ids[rows.unsqueeze(-1), slots].long()
-        return Followers(tokens.where(self._back <= seen.unsqueeze(-1), EMPTY), seen)
+        keys, rows = self._place(hashes, tables)
+        found = self.keys[rows] == keys
+        packed = self.followers[rows].where(found.unsqueeze(-1), _NOTHING).long()
+        return Followers(packed >> _CLASS_BITS, packed & ((1 << _CLASS_BITS) - 1), found)
 
     def learn(
         self, windows: Tensor, followers: Tensor, lengths: Tensor, tables: Tensor | None = None
@@ -105,7 +132,7 @@ class ContextTable:
             lengths: int64 [E], tokens of each window that there are.
             tables: int64 [E] or broadcast, whose; None where there is one.
         """
-        keys, rows = self._place(windows, tables)
+        keys, rows = self._place(self.hashes(windows, lengths), tables)
         known = (lengths.unsqueeze(1) >= self._orders) & (followers >= 0).unsqueeze(1)
         spare = len(self.keys) - 1
         # By order and time: no two contexts of one order share a row by nature.
@@ -120,22 +147,25 @@ class ContextTable:
         last = time.where(ends, size).flip(0).cummin(0).values.flip(0)  # end of each one's run
         winner = keys[order[last]]
         stands = keys[order] == winner
-        # Places in the run, of those that stand.
+        # How many of the run stand, and all that do, in order.
         upto = stands.cumsum(0)
-        total = upto[last]
         starts = torch.cat([ends.new_ones(1), ends[:-1]])
         before = (upto - stands.long()).where(starts, 0).cummax(0).values
-        place, count = upto - 1 - before, total - before
+        count = upto - before
+        place = (upto - 1).where(stands, size)
+        standing = tokens.new_zeros(size + 1).scatter(0, place, tokens[order])
+        # The rows as they will be: what is new, the newest first, then what was there.
         taken = self.keys[row] != winner
         self.replaced += (taken & ends & (row < spare) & (self.keys[row] != _NOBODY)).sum()
-        seen = self.seen[row].where(~taken, 0)
-        # Of more than fit, the last ones are written.
-        written = stands & (place >= count - self.ring)
-        target = row.where(written, spare)
-        self.ids[target, (seen + place) % self.ring] = tokens[order].to(torch.int32)
+        seen = self.seen[row].where(~taken, 0) + count
+        fresh = standing[(upto.unsqueeze(1) - 1 - self._age).clamp(min=0)]
+        old = (self.followers[row] >> _CLASS_BITS).where(~taken.unsqueeze(1), EMPTY).long()
+        old = old.gather(1, (self._age - count.unsqueeze(1)).clamp(min=0))
+        merged = fresh.where(self._age < count.unsqueeze(1), old)
         done = row.where(ends, spare)
         self.keys[done] = winner
-        self.seen[done] = (seen + count).to(torch.int32)
+        self.seen[done] = seen.to(torch.int32)
+        self.followers[done] = self._packed(merged)
 
     def learn_text(self, tokens: Tensor, table: int = 0, known: int = 0) -> None:
         """Take in a text: int64 [n], but for its first `known` tokens, which it has taken in."""
@@ -153,34 +183,42 @@ class ContextTable:
         last = len(self.keys) if table is None else first + self.rows
         self.keys[first:last] = _NOBODY
         self.seen[first:last] = 0
+        self.followers[first:last] = _NOTHING
 
     def tensors(self) -> dict[str, Tensor]:
         """What is held, by name."""
-        return {"keys": self.keys, "ids": self.ids, "seen": self.seen}
+        return {"keys": self.keys, "followers": self.followers, "seen": self.seen}
 
     def check_integrity(self) -> None:
         """Raise AssertionError where what is held makes no sense."""
-        held = self._back <= self.seen[:-1].unsqueeze(1)
-        ids = self.ids[:-1][held]
-        assert not len(ids) or 0 <= int(ids.min()) <= int(ids.max()) < self.token_count
-        assert bool(((self.seen[:-1] > 0) == (self.keys[:-1] != _NOBODY)).all()), "rows have keys"
+        followers, seen = self.followers[:-1], self.seen[:-1]
+        tokens = (followers >> _CLASS_BITS).long()
+        held = self._age < seen.unsqueeze(1)
+        assert torch.equal(tokens != EMPTY, held), "as many followers as were seen"
+        assert not bool(((tokens < EMPTY) | (tokens >= self.token_count)).any())
+        assert torch.equal(self._packed(tokens), followers), "classes are those of the tokens"
+        assert bool(((seen > 0) == (self.keys[:-1] != _NOBODY)).all()), "rows have keys"
 
-    def _place(self, windows: Tensor, tables: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Keys and rows int64 [..., orders] of the contexts at the end of each window."""
-        keys = ((windows.unsqueeze(-2) + 1) * self._factors).sum(-1)
-        keys = (keys ^ (keys >> 31)) * _SPREAD
-        keys = keys.where(keys != _NOBODY, 1)
+    def _packed(self, tokens: Tensor) -> Tensor:
+        """Tokens [n, ring] with their classes: int32."""
+        packed = (tokens << _CLASS_BITS) + follower_class(tokens)
+        return packed.where(tokens != EMPTY, _NOTHING).to(torch.int32)
+
+    def _place(self, hashes: Tensor, tables: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Keys and rows int64 [..., orders] of contexts, the longest first."""
+        keys = hashes[..., self._orders]
+        keys = (keys ^ (keys >> 31)) * _SPREAD | 1  # never _NOBODY
         rows = (keys ^ (keys >> 32)) & (self.rows - 1)
         if tables is not None and self.count > 1:
             rows = rows + (tables * self.rows).unsqueeze(-1)
         return keys, rows
 
 
-def _factors(orders: Sequence[int]) -> Tensor:
-    """Odd int64 [orders, longest], 0 before the context: key = sum of factor * token, wrapping."""
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
+def _drawn(count: int) -> Tensor:
+    """Numbers int64 [count] that nothing else is made of."""
     made = torch.Generator().manual_seed(0)
-    longest = orders[-1]
-    drawn = torch.randint(-(1 << 62), 1 << 62, (len(orders), longest), generator=made) * 2 + 1
-    place = torch.arange(longest)
-    inside = place >= longest - torch.tensor(orders).unsqueeze(1)
-    return drawn.where(inside, 0)
+    return torch.randint(-(1 << 62), 1 << 62, (count,), generator=made)

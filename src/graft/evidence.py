@@ -13,13 +13,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Context: for each order whether it is the longest found (2), times seen (3), share of them (3),
-# and whether the token is the newest (2).
-_PER_ORDER = 2 * 3 * 3 * 2
+# Follower of a context: times seen (3), share of them (3), whether it is not the newest (2).
+_CLASSES = 3 * 3 * 2
+# Context: for each order whether it is the longest found (2), and the follower's class.
+_PER_ORDER = 2 * _CLASSES
 # Matrix: whether a context was found at all (2), rank (4), probability (5).
 _PER_MATRIX = 2 * 4 * 5
 _RANKS = (0, 1, 2, 2, 3)  # class of each rank; beyond, the last
-_MATRIX_BOUNDS = (0.05, 0.2, 0.5)
+_MATRIX_BOUNDS = (-0.5, 0.05, 0.2, 0.5)  # below the first: unknown
 # Drafter: probability (15) by depth (3), or none.
 _HEAD_BOUNDS = (
     *(0.003, 0.01, 0.02, 0.035, 0.06, 0.1, 0.16, 0.25),
@@ -29,6 +30,19 @@ _HEAD_DEPTHS = 3
 _PER_HEAD = 1 + _HEAD_DEPTHS * (len(_HEAD_BOUNDS) + 1)
 # Who speaks for a candidate: columns of `Estimates`.
 VOICES = ("context", "matrix", "drafter", "drafter+context", "drafter+matrix")
+
+
+def follower_class(tokens: Tensor) -> Tensor:
+    """Classes of what followed a context: int64 [n, ring].
+
+    Args:
+        tokens: int64 [n, ring], the newest first, negative behind the last.
+    """
+    same = (tokens.unsqueeze(2) == tokens.unsqueeze(1)).sum(2)
+    held = (tokens >= 0).sum(1, keepdim=True)
+    share = torch.where(same == held, 0, torch.where(2 * same >= held, 1, 2))
+    older = torch.arange(tokens.shape[1], device=tokens.device) > 0
+    return ((held.clamp(min=1, max=3) - 1) * 3 + share) * 2 + older.long()
 
 
 class Cells:
@@ -48,54 +62,50 @@ class Cells:
         self.count = retrieved * _PER_HEAD
         self._matrix_bounds = torch.tensor(_MATRIX_BOUNDS, device=device)
         self._head_bounds = torch.tensor(_HEAD_BOUNDS, device=device)
-        self._ranks = torch.tensor(_RANKS, device=device)
+        # First cell of each order, the longest first; and of each rank of the matrix.
+        order = torch.arange(orders, device=device)
+        self._orders = (1 + order.unsqueeze(1) * _PER_ORDER) * _PER_HEAD
+        self._ranks = torch.tensor(_RANKS, device=device) * 5 + self._matrix_first
+        self._ranks *= _PER_HEAD
         cell = torch.arange(self.count, device=device)
         row, drafted = cell // _PER_HEAD, cell % _PER_HEAD > 0
         matrix = row >= self._matrix_first
         self.voice = torch.where(drafted, 3 + matrix.long(), matrix.long()).where(row > 0, 2)
 
-    def of_contexts(self, same: Tensor, seen: Tensor) -> Tensor:
-        """Rows of a cell table for followers of contexts, longest order first.
+    def of_contexts(self, classes: Tensor, found: Tensor) -> Tensor:
+        """Cells of followers of contexts, where no drafter speaks: int64 [..., orders, ring].
 
         Args:
-            same: int64 [..., orders, ring], times that a follower's token stands in the ring.
-            seen: int64 [..., orders], times that the context was seen; 0 where it was not.
-
-        Returns:
-            int64 [..., orders, ring].
+            classes: int64 [..., orders, ring], longest order first.
+            found: bool [..., orders], whether the context is held.
         """
-        orders, ring = same.shape[-2:]
-        found = seen > 0
-        longest = found & (found.cumsum(-1) == 1)
-        held = seen.clamp(max=ring)
-        times = (held.clamp(min=1, max=3) - 1).unsqueeze(-1)
-        always = same == held.unsqueeze(-1)
-        often = 2 * same >= held.unsqueeze(-1)
-        share = torch.where(always, 0, torch.where(often, 1, 2))
-        newest = torch.arange(ring, device=same.device) > 0
-        order = torch.arange(orders, device=same.device).unsqueeze(-1)
-        cell = order * 2 + longest.long().unsqueeze(-1)
-        return 1 + ((cell * 3 + times) * 3 + share) * 2 + newest.long()
+        longest = (found & (found.cumsum(-1) == 1)).unsqueeze(-1)
+        cells = torch.add(self._orders, classes, alpha=_PER_HEAD)
+        return torch.add(cells, longest, alpha=_CLASSES * _PER_HEAD)
 
     def of_matrix(self, probability: Tensor, with_context: Tensor) -> Tensor:
-        """Rows for successors of the matrix: probability [..., k] by rank, negative if unknown;
-        with_context bool [...], whether a context was found too."""
-        k = probability.shape[-1]
-        rank = self._ranks[torch.arange(k, device=probability.device).clamp(max=len(_RANKS) - 1)]
-        known = 1 + torch.bucketize(probability, self._matrix_bounds)
-        bound = known.where(probability >= 0, 0)
-        cell = (with_context.long().unsqueeze(-1) * 4 + rank) * 5 + bound
-        return self._matrix_first + cell
+        """Cells of successors of the matrix, where no drafter speaks.
 
-    def of_drafter(self, probability: Tensor, depth: int) -> Tensor:
-        """Columns for a drafter's probabilities [...]; negative where it says nothing."""
+        Args:
+            probability: float32 [..., k] by rank, negative if unknown.
+            with_context: bool [...], whether a context was found too.
+        """
+        k = probability.shape[-1]
+        bound = torch.bucketize(probability, self._matrix_bounds)
+        cells = torch.add(self._rank_cells(k), bound, alpha=_PER_HEAD)
+        return torch.add(cells, with_context.unsqueeze(-1), alpha=4 * 5 * _PER_HEAD)
+
+    def of_drafter(self, probability: Tensor, depth: Tensor) -> Tensor:
+        """Columns for a drafter's probabilities [...] of nodes of `depth` int64 [...]; 0 where it
+        says nothing: where they are negative."""
         bound = torch.bucketize(probability, self._head_bounds)
-        column = 1 + min(depth - 1, _HEAD_DEPTHS - 1) * (len(_HEAD_BOUNDS) + 1) + bound
+        row = (depth - 1).clamp(min=0, max=_HEAD_DEPTHS - 1)
+        column = 1 + row * (len(_HEAD_BOUNDS) + 1) + bound
         return column.where(probability >= 0, 0)
 
-    def join(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Cells of rows (retrieval; 0 is none) and columns (drafter; 0 is none)."""
-        return rows * _PER_HEAD + columns
+    def join(self, cells: Tensor, columns: Tensor) -> Tensor:
+        """Cells of what retrieval says (0: nothing) with what a drafter says (0: nothing)."""
+        return cells + columns
 
     def without_drafter(self, cells: Tensor) -> Tensor:
         """The cells of the same retrieval, had the drafter said nothing; 0: nothing is left."""
@@ -111,6 +121,13 @@ class Cells:
         middles = (bounds[1:] + bounds[:-1]) / 2
         drafted = middles[(column - 1).clamp(min=0) % len(middles)].where(column > 0, 0.0)
         return torch.maximum(retrieved, drafted)
+
+    def _rank_cells(self, k: int) -> Tensor:
+        """First cell of each of k ranks; beyond those that are told apart, the last one's."""
+        missing = k - len(self._ranks)
+        if missing > 0:
+            self._ranks = torch.cat([self._ranks, self._ranks[-1:].expand(missing)])
+        return self._ranks[:k]
 
     def parts(self) -> tuple[Tensor, Tensor]:
         """Row and column of every cell, int64 [count] each."""

@@ -16,12 +16,13 @@ This module knows tensors: no models, no sequences.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from graft.contexts import Followers
+from graft.contexts import ContextTable
 from graft.draft import Draft
 from graft.evidence import Cells
 from graft.matrix import EMPTY
@@ -32,13 +33,14 @@ from graft.tree import Source, TokenTree
 class Lookups(NamedTuple):
     """What is retrieved from, for B sequences.
 
-    contexts: (windows [B, F, longest], lengths [B, F]) -> followers, or None without.
+    contexts: followers of contexts, or None without. tables: int64 [B, 1], whose.
     matrix: tokens [B, F] -> successors int64 and their probabilities float32 [B, F, k] (negative:
     not known), or None without.
     """
 
-    contexts: Callable[[Tensor, Tensor], Followers] | None
+    contexts: ContextTable | None
     matrix: Callable[[Tensor], tuple[Tensor, Tensor]] | None
+    tables: Tensor | None = None
 
 
 class Offers(NamedTuple):
@@ -86,12 +88,10 @@ class _Level(NamedTuple):
     """Nodes of one depth, [B, F] each."""
 
     tokens: Tensor
-    parents: Tensor  # place in the level before
     values: Tensor
-    drafted: Tensor
-    columns: Tensor  # among the offers
-    cells: Tensor
-    windows: Tensor  # [B, F, longest]
+    drafted: Tensor | None  # index in the draft, 0 for none; None: none of them is drafted
+    hashes: Tensor | None  # [B, F, L], of contexts; None without
+    place: Tensor  # where each stands among all that is offered behind the level before: F * C
 
 
 def grow(
@@ -119,154 +119,182 @@ def grow(
         rules: what may hang where.
         least: value below which nodes are of no use; no level is grown for these alone.
     """
-    batch = len(windows)
-    below = _Below(draft, beam)
-    zero = windows.new_zeros(batch, 1)
-    level = _Level(
-        windows[:, -1:],
-        zero,
-        table.new_ones(batch, 1),
-        zero,
-        zero,
-        zero,
-        windows.unsqueeze(1),
-    )
-    grown, offered = [level], []
+    root = windows[:, -1:]
+    hashes = None
+    if lookups.contexts is not None:
+        hashes = lookups.contexts.hashes(windows, lengths).unsqueeze(1)
+    below = _Below(draft, beam, cells)
+    level = _Level(root, table.new_ones(root.shape), torch.zeros_like(root), hashes, root)
+    grown, offered, drafts = [level], list[Offers](), list[Tensor]()
+    front = _Front(budget, least)
     for depth in range(1, levels + 1):
-        known = lengths.unsqueeze(1) + (depth - 1)
-        offers, drafted, columns = _offers(level, known, depth, below, lookups, cells)
-        named = drafted < below.none
-        if rules.drafter_first and depth == 1:
-            offers = offers._replace(valid=offers.valid & named)
-        if not rules.anywhere and depth > 1:
-            alone = (level.drafted == below.none).unsqueeze(2)
-            offers = offers._replace(valid=offers.valid & (named | alone))
+        offers, drafted, columns = _offers(level, depth, below, lookups, cells)
+        if depth == 1 and rules.drafter_first:
+            offers = offers._replace(valid=offers.valid & (drafted > 0))
+        if depth > 1 and not rules.anywhere and level.drafted is not None:
+            alone = (level.drafted == 0).unsqueeze(2)
+            offers = offers._replace(valid=offers.valid & ((drafted > 0) | alone))
         offered.append(offers)
-        count = min(budget, offers.tokens[0].numel())
-        level = _best_of(level, offers, drafted, table, count)
+        drafts.append(drafted)
+        more = depth < draft.tree.max_depth
+        level = _best_of(level, offers, drafted if more else None, table, budget, lookups.contexts)
         grown.append(level)
-        if _settled(grown, budget, least):
+        if front.settled(level.values):
             break
-    return _tree(grown, offered, columns, draft, budget)
+    return _tree(grown, offered, drafts, columns, draft, budget)
+
+
+# A child in the draft and its column of the cells, as one number: index << _COLUMN_BITS | column.
+_COLUMN_BITS = 8
 
 
 class _Below:
-    """What a draft has below each of its nodes; index N, its width, stands for no node."""
+    """What a draft has below each of its nodes. Index 0, the root, stands for no node: nothing
+    hangs below it, and what hangs below the root is asked for by `depth` 1.
 
-    def __init__(self, draft: Draft, beam: int) -> None:
-        tree, batch, self.none = draft.tree, draft.tree.batch, draft.tree.width
-        index = torch.arange(self.none, device=tree.tokens.device)
+    Attributes:
+        beam: children of a node.
+        depth: of the draft; nothing is below it.
+    """
+
+    def __init__(self, draft: Draft, beam: int, cells: Cells) -> None:
+        tree, self.beam, self.depth = draft.tree, beam, draft.tree.max_depth
+        if self.depth == 0:
+            return
+        batch, count = tree.tokens.shape
+        index = torch.arange(count, device=tree.tokens.device)
         nodes = tree.used & (index > 0)
         # Rank among the children of one parent.
         before = (tree.parents.unsqueeze(2) == tree.parents.unsqueeze(1)) & nodes.unsqueeze(1)
         rank = (before & (index < index.unsqueeze(1))).sum(2)
         fits = nodes & (rank < beam)
-        place = (tree.parents * beam + rank).where(fits, self.none * beam)
-        children = torch.full((batch, self.none * beam + 1), self.none, device=index.device)
-        children.scatter_(1, place, index.expand(batch, -1).where(fits, self.none))
-        children[:, -1] = self.none
-        self.children = children[:, :-1].view(batch, self.none, beam)
-        self.children = torch.nn.functional.pad(self.children, (0, 0, 0, 1), value=self.none)
-        self.tokens = torch.nn.functional.pad(tree.tokens, (0, 1), value=EMPTY)
+        place = (tree.parents * beam + rank).where(fits, count * beam)
         chance = (draft.scores - draft.scores.gather(1, tree.parents)).exp()
-        self.chances = torch.nn.functional.pad(chance, (0, 1), value=-1.0)
+        column = cells.of_drafter(chance, tree.depths)
+        packed = torch.zeros(batch, count * beam + 1, dtype=torch.int64, device=index.device)
+        tokens = torch.full_like(packed, EMPTY)
+        packed.scatter_(1, place, (index << _COLUMN_BITS) + column)
+        tokens.scatter_(1, place, tree.tokens)
+        children = torch.stack([tokens, packed], 2)[:, :-1].unflatten(1, (count, beam))
+        self._first = children[:, :1].clone()  # [B, 1, beam, 2]
+        children[:, 0, :, 0], children[:, 0, :, 1] = EMPTY, 0
+        self._children = children.flatten(2)  # [B, N, beam * 2]
 
-    def __call__(self, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Children of nodes [B, F]: indices, tokens and probabilities, [B, F, beam] each."""
-        batch, size = nodes.shape
-        children = rows_at(self.children, nodes)
-        flat = children.flatten(1)
-        shape = batch, size, -1
-        return (
-            children,
-            self.tokens.gather(1, flat).view(shape),
-            self.chances.gather(1, flat).view(shape),
-        )
+    def __call__(self, nodes: Tensor | None, depth: int) -> tuple[Tensor, Tensor] | None:
+        """Tokens and packed numbers int64 [B, F, beam] of the children of nodes int64 [B, F] at
+        `depth`; None where there are none."""
+        if nodes is None or depth > self.depth:
+            return None
+        if depth == 1:
+            children = self._first
+        else:
+            children = rows_at(self._children, nodes).unflatten(2, (self.beam, 2))
+        return children[..., 0], children[..., 1]
 
 
 def _offers(
-    level: _Level, known: Tensor, depth: int, below: _Below, lookups: Lookups, cells: Cells
+    level: _Level, depth: int, below: _Below, lookups: Lookups, cells: Cells
 ) -> tuple[Offers, Tensor, Columns]:
     """What stands behind the nodes of a level; also, [B, F, C], the index in the draft."""
-    tokens, rows = [], []
+    shape = (*level.tokens.shape, below.beam)
+    tokens, numbers = [], []
     by_contexts = by_matrix = 0
-    with_context = torch.zeros_like(level.tokens, dtype=torch.bool)
+    with_context = level.tokens.new_zeros((), dtype=torch.bool)
     if lookups.contexts is not None:
-        followers = lookups.contexts(level.windows, known)
-        # Longest first: of several that name a token the longest context speaks.
-        ring, seen = followers.tokens.flip(-2), followers.seen.flip(-1)
-        same = (ring.unsqueeze(-1) == ring.unsqueeze(-2)).sum(-1)
-        with_context = (seen > 0).any(-1)
-        tokens.append(ring.flatten(2))
+        assert level.hashes is not None
+        followers = lookups.contexts.lookup(level.hashes, lookups.tables)
+        tokens.append(followers.tokens.flatten(2))
+        numbers.append(cells.of_contexts(followers.classes, followers.found).flatten(2))
         by_contexts = tokens[-1].shape[2]
-        rows.append(cells.of_contexts(same, seen).flatten(2))
+        with_context = followers.found.any(2)
     if lookups.matrix is not None:
         successors, chances = lookups.matrix(level.tokens.clamp(min=0))
         tokens.append(successors)
+        numbers.append(cells.of_matrix(chances, with_context))
         by_matrix = successors.shape[2]
-        rows.append(cells.of_matrix(chances, with_context))
-    children, drafted, chances = below(level.drafted)
-    tokens.append(drafted)
-    rows.append(torch.zeros_like(drafted))
-    named, row = torch.cat(tokens, 2), torch.cat(rows, 2)
+    children = below(level.drafted, depth)
+    nothing = level.tokens.new_zeros(()).expand(shape)
+    tokens.append(nothing + EMPTY if children is None else children[0])
+    numbers.append(nothing)
+    named, cell = torch.cat(tokens, 2), torch.cat(numbers, 2)
     same = named.unsqueeze(3) == named.unsqueeze(2)  # [B, F, C, C]
-    again = same.tril(-1).any(3)
-    valid = (named != EMPTY) & ~again & (level.values > 0).unsqueeze(2)
-    by_drafter = same[..., -drafted.shape[2] :]
-    spoken, which = by_drafter.any(3), by_drafter.to(torch.uint8).argmax(3)
-    chance = chances.gather(2, which).where(spoken, -1.0)
-    index = children.gather(2, which).where(spoken, below.none)
-    cell = cells.join(row, cells.of_drafter(chance, depth))
-    return Offers(named, cell, valid), index, Columns(by_contexts, by_matrix)
+    valid = (named != EMPTY) & ~(same & _earlier(named.shape[2], named.device)).any(3)
+    columns = Columns(by_contexts, by_matrix)
+    if children is None:
+        return Offers(named, cell, valid), torch.zeros_like(named), columns
+    # A parent's children in the draft are distinct, so at most one number is summed.
+    packed = (same[..., -below.beam :] * children[1].unsqueeze(2)).sum(3)
+    cell = cells.join(cell, packed & ((1 << _COLUMN_BITS) - 1))
+    return Offers(named, cell, valid), packed >> _COLUMN_BITS, columns
 
 
-def _best_of(level: _Level, offers: Offers, drafted: Tensor, table: Tensor, count: int) -> _Level:
+@cache
+def _earlier(count: int, device: torch.device) -> Tensor:
+    """bool [C, C]: true for columns before the one of the row."""
+    with torch.inference_mode(False):
+        return torch.ones(count, count, dtype=torch.bool, device=device).tril(-1)
+
+
+def _best_of(
+    level: _Level,
+    offers: Offers,
+    drafted: Tensor | None,
+    table: Tensor,
+    budget: int,
+    contexts: ContextTable | None,
+) -> _Level:
     """The likeliest nodes behind a level."""
+    size = offers.tokens.shape[2]
     chance = table.gather(1, offers.cells.flatten(1)).view(offers.cells.shape) * offers.valid
-    chance = chance / chance.sum(2, keepdim=True).clamp(min=1.0)
-    values = (level.values.unsqueeze(2) * chance).flatten(1)
-    best, place = values.topk(count, dim=1)
-    parents = place // offers.tokens.shape[2]
+    share = level.values.unsqueeze(2) / chance.sum(2, keepdim=True).clamp(min=1.0)
+    values = (chance * share).flatten(1)
+    best, place = values.topk(min(budget, values.shape[1]), dim=1)
     tokens = offers.tokens.flatten(1).gather(1, place)
-    above = rows_at(level.windows, parents)
-    return _Level(
-        tokens,
-        parents,
-        best,
-        drafted.flatten(1).gather(1, place),
-        place % offers.tokens.shape[2],
-        offers.cells.flatten(1).gather(1, place),
-        torch.cat([above[:, :, 1:], tokens.unsqueeze(2)], 2),
-    )
+    hashes = None
+    if contexts is not None:
+        assert level.hashes is not None
+        hashes = contexts.follow(rows_at(level.hashes, place // size), tokens)
+    if drafted is not None:
+        drafted = drafted.flatten(1).gather(1, place)
+    return _Level(tokens, best, drafted, hashes, place)
 
 
-def _settled(levels: list[_Level], budget: int, least: float) -> bool:
-    """Whether no deeper node can be of use and among the likeliest; looked at where looking is
-    free."""
-    last = levels[-1].values
-    if last.device.type != "cpu":
-        return False
-    values = torch.cat([level.values for level in levels[1:]], 1)
-    if values.shape[1] < budget:
-        return not bool((last > least).any())
-    bound = values.topk(budget, dim=1).values[:, -1]
-    return not bool((last[:, 0] > bound.clamp(min=least)).any())
+class _Front:
+    """The values of the K likeliest nodes so far."""
+
+    def __init__(self, budget: int, least: float) -> None:
+        self._budget, self._least = budget, least
+        self._best: Tensor | None = None
+
+    def settled(self, values: Tensor) -> bool:
+        """Whether no node deeper than those of `values`, [B, F] in falling order, can be of use
+        and among the likeliest; looked at where looking is free."""
+        if values.device.type != "cpu":
+            return False
+        best = values if self._best is None else torch.cat([self._best, values], 1)
+        best = self._best = best.topk(min(self._budget, best.shape[1]), dim=1).values
+        bound = best[:, -1].clamp(min=self._least) if best.shape[1] == self._budget else self._least
+        return not bool((values[:, 0] > bound).any())
 
 
 def _tree(
-    levels: list[_Level], offered: list[Offers], columns: Columns, draft: Draft, budget: int
+    levels: list[_Level],
+    offered: list[Offers],
+    drafts: list[Tensor],
+    columns: Columns,
+    draft: Draft,
+    budget: int,
 ) -> Grown:
+    offers = Offers(*(torch.cat(parts, 1) for parts in zip(*offered, strict=True)))
+    asked, size = offers.tokens.shape[1:]
+    values = torch.cat([level.values for level in levels], 1)
+    # All nodes stand in a row, and so do those that were asked about: the first ones of it.
+    # origin: where a node was offered, in the row of all offers; the root nowhere.
     starts = [0]
     for level in levels:
         starts.append(starts[-1] + level.tokens.shape[1])
-    first = levels[0].tokens
-    values = torch.cat([level.values for level in levels], 1)
-    parents = torch.cat(
-        [level.parents + start for level, start in zip(levels, [0, *starts], strict=False)], 1
-    )
-    depths = torch.cat(
-        [torch.full((n.tokens.shape[1],), d, device=first.device) for d, n in enumerate(levels)]
-    )
+    parts = [level.place + n * size for level, n in zip(levels[1:], starts, strict=False)]
+    origin = torch.cat([torch.zeros_like(levels[0].place), *parts], 1)
     # Levels stand in order, so equals keep parents before children.
     best, place = values.sort(dim=1, descending=True, stable=True)
     missing = budget + 1 - place.shape[1]
@@ -275,26 +303,43 @@ def _tree(
         place = torch.nn.functional.pad(place, (0, missing))
     best, place = best[:, : budget + 1], place[:, : budget + 1]
     used = best > 0
-    slot = torch.arange(budget + 1, device=first.device).expand_as(place)
-    where = torch.zeros_like(parents).scatter(1, place.where(used, 0), slot.where(used, 0))
-    tokens = torch.cat([level.tokens for level in levels], 1).gather(1, place)
-    drafted = torch.cat([level.drafted for level in levels], 1).gather(1, place)
-    drafted = drafted.where(used, draft.tree.width)
-    column = torch.cat([level.columns for level in levels], 1).gather(1, place)
-    cells = torch.cat([level.cells for level in levels], 1).gather(1, place)
+    slot = torch.arange(budget + 1, device=place.device).expand_as(place)
     nodes = used & (slot > 0)
-    by_context = nodes & (column < columns.contexts)
-    retrieved = nodes & (column < columns.contexts + columns.matrix)
-    source = torch.where(drafted < draft.tree.width, Source.DRAFT, Source.RETRIEVED)
+    origin = origin.gather(1, place)
+    parents, column = origin // size, origin % size
+    # Slots of nodes; parents have one.
+    slots = torch.zeros_like(values, dtype=torch.int64).scatter(1, place * used, slot * used)
+    tokens = offers.tokens.flatten(1).gather(1, origin)
+    tokens[:, :1] = levels[0].tokens
+    drafted = torch.cat(drafts, 1).flatten(1).gather(1, origin) * nodes
+    is_draft = drafted > 0
+    source = torch.where(is_draft, Source.DRAFT, Source.RETRIEVED)
     source[:, 0] = Source.TARGET
     tree = TokenTree(
-        tokens=tokens.where(used, 0),
-        parents=where.gather(1, parents.gather(1, place)).where(used, 0),
-        depths=depths[place].where(used, 1),
+        tokens=tokens * used,
+        parents=slots.gather(1, parents) * nodes,
+        depths=_depths(tuple(starts), place.device)[place].where(used, 1),
         used=used,
-        sources=source.where(used, 0),
+        sources=source * used,
         max_depth=min(len(levels) - 1, budget),
     )
-    offers = Offers(*(torch.cat(parts, 1) for parts in zip(*offered, strict=True)))
-    asked = values[:, : offers.tokens.shape[1]] > 0
-    return Grown(tree, best, drafted, retrieved, by_context, cells, asked, offers, place, columns)
+    return Grown(
+        tree,
+        best,
+        drafted.where(is_draft | (slot == 0), draft.tree.width),
+        nodes & (column < columns.contexts + columns.matrix),
+        nodes & (column < columns.contexts),
+        offers.cells.flatten(1).gather(1, origin) * nodes,
+        values[:, :asked] > 0,
+        offers,
+        place,
+        columns,
+    )
+
+
+@lru_cache(maxsize=256)
+def _depths(starts: tuple[int, ...], device: torch.device) -> Tensor:
+    """Depth of each node where levels start at `starts`: int64."""
+    with torch.inference_mode(False):
+        sizes = torch.tensor(starts).diff()
+        return torch.arange(len(sizes)).repeat_interleave(sizes).to(device)

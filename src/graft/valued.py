@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from graft.contexts import ContextTable, Followers
+from graft.contexts import ContextTable
 from graft.draft import Draft
 from graft.estimates import Estimates
 from graft.evidence import Cells
@@ -80,8 +80,9 @@ class ValuedGrafter:
             length,
             draft,
             Lookups(
-                self._followers if self._contexts is not None else None,
+                self._contexts,
                 self._successors if self.matrix is not None else None,
+                self._tables.first(batch).unsqueeze(1),
             ),
             self._cells,
             table,
@@ -139,12 +140,6 @@ class ValuedGrafter:
         self._tables.move(source, target)
         if self.matrix is not None:
             self.matrix.move(source, target)
-
-    def _followers(self, windows: Tensor, lengths: Tensor) -> Followers:
-        assert self._contexts is not None
-        return self._contexts.lookup(
-            windows, lengths, self._tables.first(len(windows)).unsqueeze(1)
-        )
 
     def _successors(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         assert self.matrix is not None
