@@ -33,6 +33,12 @@ def test_it_fills_what_is_open() -> None:
     assert PROFILE.fill(EngineSettings(policy="graft", budget=6)).kept == (2, 4)
 
 
+def test_dense_drafts_of_an_eagle_head_go_by_its_name_too() -> None:
+    profile = replace(PROFILE, settings={"dense": {"budget": 5, "depth": 2}})
+    filled = profile.fill(EngineSettings(policy="eagle3"))
+    assert filled == EngineSettings(policy="eagle3", budget=5, depth=2)
+
+
 @pytest.mark.parametrize(
     "said",
     [

@@ -174,16 +174,18 @@ def make_engine(
     return engine
 
 
+def device_kind(device: str | torch.device) -> str:
+    """The type of a device that a user named; whether there is one is seen when it is needed."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return str(device).partition(":")[0]
+
+
 def _check_plan(
     settings: EngineSettings, model: str | Path | PreTrainedModel, device: str | torch.device
 ) -> None:
     """Refuse numbers that do not fit together before a model is read."""
-    if isinstance(model, PreTrainedModel):
-        kind = model.device.type
-    elif device == "auto":
-        kind = "cuda" if torch.cuda.is_available() else "cpu"
-    else:
-        kind = str(device).partition(":")[0]  # whether there is one is seen when it is needed
+    kind = model.device.type if isinstance(model, PreTrainedModel) else device_kind(device)
     policy = settings.policy or "graft"
     settings.plan(policy, settings.budget_on(policy, kind))
 

@@ -65,6 +65,18 @@ class Profile:
             if getattr(self.made_for, name) != getattr(here, name)
         ]
 
+    def require(self, here: MadeFor, name: str | Path) -> None:
+        """Refuse to serve what it was not made for.
+
+        Raises:
+            ValueError: saying what differs; `name` is the profile's.
+        """
+        if different := self.differences(here):
+            raise ValueError(
+                f"profile {name} was made for {'; '.join(different)}: make one for this with "
+                "graft calibrate, or leave it out"
+            )
+
     def costs_on(self, here: MadeFor) -> Costs | None:
         """The costs, if they were measured on such a machine."""
         same = self.made_for.device == here.device and self.made_for.threads == here.threads
@@ -74,7 +86,7 @@ class Profile:
         """Settings with what was found for their policy, where they say nothing."""
         policy = settings.policy or self.policy
         settings = settings.having(policy=policy)
-        found = self.settings.get(policy)
+        found = self.settings.get("dense" if policy == "eagle3" else policy)
         said = [name for name in TUNED if getattr(settings, name) is not None]
         if found is None or settings.preset is not None or set(said) - {"budget"}:
             return settings

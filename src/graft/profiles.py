@@ -40,11 +40,7 @@ def find_profile(given: str | Path | None, here: MadeFor) -> Profile | None:
         return None
     if given is not None:
         profile = load_profile(given)
-        if different := profile.differences(here):
-            raise ValueError(
-                f"profile {given} was made for {'; '.join(different)}: make one for this with "
-                "graft calibrate, or leave it out"
-            )
+        profile.require(here, given)
         return profile
     for place in (own_place(here), _shipped(here.model)):
         if place is None or not place.is_file():

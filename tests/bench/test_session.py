@@ -115,7 +115,7 @@ def test_a_refused_run_leaves_no_results(folders: Folders, suite: Path, tmp_path
 
 def test_cases_without_transformers_in_batches(folders: Folders, suite: Path) -> None:
     chosen = settings(folders, suite, methods=("plain", "hf"), batches=(1, 2))
-    assert [case.name for case in chosen.cases(())] == [
+    assert [case.name for case in chosen.cases((), "cpu")] == [
         "plain K=0 T=0 B=1", "hf K=0 T=0 B=1", "plain K=0 T=0 B=2"
     ]  # fmt: skip
 

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from graft import load, loader
-from graft.profile import load_profile
+from graft.bench.results import read_results
+from graft.costs import Costs
+from graft.profile import Profile, load_profile, save_profile
 from tests.cli.helpers import Command, assert_mistake
 from tests.drafter_folders import Folders, write_drafters
 
@@ -93,3 +95,42 @@ def test_the_transfer_between_tasks_is_told(run: Command, folders: Folders, suit
 )
 def test_mistakes(run: Command, folders: Folders, options: Any, said: str) -> None:
     assert_mistake(run("calibrate", "-m", folders.target, *options), said)
+
+
+def test_a_profile_may_serve_a_benchmark(
+    run: Command, folders: Folders, suite: str, tmp_path: Path
+) -> None:
+    """Each method at its own budget; other budgets are without it."""
+    file = str(tmp_path / "p.json")
+    engine = load(folders.target, head=folders.specforge)
+    assert engine.made_for is not None
+    rule: dict[str, Any] = {
+        "budget": 3,
+        "depth": 2,
+        "checkpoints": (0,),
+        "thresholds": (1.1,),
+        "kept": (1,),
+    }
+    settings = {"dense": {"budget": 2, "depth": 1}, "graft": rule}
+    costs = Costs((1, 17), (0.02, 0.04), draft=0.003, step=0.002, round=0.001)
+    save_profile(file, Profile(engine.made_for(), costs, "graft", settings, {"plain": 1.0}))
+    start = ("bench", "-m", folders.target, "--suite", suite, "-n", "8", "--no-figures")
+    more = ("--head", folders.specforge, "--methods", "plain,eagle3,graft,graft+,retrieval")
+    out = tmp_path / "run"
+    given = ("--profile", file, "--budget", "own,5", "--out", str(out))
+    ran = run(*start, *more, *given)
+    assert ran.code == 0, ran.err
+    results = read_results(out / "results.jsonl")
+    budgets: dict[str, set[int]] = {}
+    for m in results.measurements:
+        budgets.setdefault(m.method, set()).add(m.budget)
+        if (m.method, m.budget) == ("eagle3", 2):
+            assert m.draft_steps <= m.rounds
+    assert budgets == {
+        "plain": {0}, "eagle3": {2, 5}, "graft": {3, 5}, "graft+": {16, 5}, "retrieval": {4, 5}
+    }  # fmt: skip
+    stages = {m.budget: set(m.round_stages) for m in results.measurements if m.method == "graft"}
+    assert stages[3] == {"d0"} != stages[5]
+    assert results.environment["settings"]["profile"]["dense"] == {"budget": 2, "depth": 1}
+    other = run(*start[:2], folders.stranger, *start[3:], "--profile", file, "--out", str(out))
+    assert_mistake(other, "p.json", "graft calibrate")

@@ -9,7 +9,7 @@ alone.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -120,15 +120,22 @@ def _parts(text: str) -> tuple[str, tuple[str, ...]]:
 
 def cases_of(
     methods: Sequence[Method],
-    budgets: Sequence[int],
+    budgets: Sequence[int | None],
     temperatures: Sequence[float],
     batches: Sequence[int],
+    own: Callable[[Method], int] | None = None,
 ) -> list[Case]:
-    """Every combination, methods without a budget once each."""
+    """Every combination, methods without a budget once each.
+
+    Args:
+        budgets: None among them stands for each method's own, which `own` says.
+    """
     out = []
     for temperature in temperatures:
         for batch in batches:
             for method in methods:
-                sizes = budgets if method.has_budget else (0,)
-                out += [Case(method, budget, temperature, batch) for budget in sizes]
+                sizes = [0]
+                if method.has_budget:
+                    sizes = [own(method) if own and k is None else k or 0 for k in budgets]
+                out += [Case(method, size, temperature, batch) for size in dict.fromkeys(sizes)]
     return out

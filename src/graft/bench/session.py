@@ -18,15 +18,18 @@ from graft.bench.conversation import check_items, text_length
 from graft.bench.environment import environment
 from graft.bench.folder import held
 from graft.bench.item import Item, prompts_hash
-from graft.bench.methods import OUTSIDE, Case, cases_of, parse_method
+from graft.bench.methods import OUTSIDE, Case, Method, cases_of, parse_method, split_method
 from graft.bench.results_writer import ResultsWriter
 from graft.bench.runner import MatrixState, Plan, Runner
 from graft.bench.selection import select_items
 from graft.bench.suite import builtin_suite, read_suite
+from graft.drafters.base import Drafter
 from graft.drafters.loading import kind_of, load_drafter
 from graft.engine import Engine
-from graft.loader import make_engine
+from graft.loader import device_kind, make_engine
+from graft.machine import made_for
 from graft.models import LoadedModel, load_model
+from graft.profile import Profile, load_profile
 from graft.sampling_params import SamplingParams
 from graft.settings import DRAFTING, EngineSettings
 from graft.shipped_heads import NO_HEAD, choose_head
@@ -47,12 +50,16 @@ class BenchSettings:
             any, methods that draft take the head that comes with the model; "none" takes none.
         model: settings of `load_model`.
         engine: settings of `EngineSettings` that all methods share.
+        budgets: nodes per tree; None is each method's own: the profile's, or what holds where
+            nothing is said.
+        profile: of graft calibrate. Its settings serve the methods whose budget it says, its costs
+            all. None takes none.
     """
 
     suites: Sequence[Path] = ()
     selection: Mapping[str, Any] = field(default_factory=dict)
     methods: Sequence[str] = ("plain", "retrieval")
-    budgets: Sequence[int] = (4,)
+    budgets: Sequence[int | None] = (4,)
     temperatures: Sequence[float] = (0.0,)
     batches: Sequence[int] = (1,)
     max_new_tokens: int = 128
@@ -62,6 +69,7 @@ class BenchSettings:
     draft_model: str | None = None
     model: Mapping[str, Any] = field(default_factory=dict)
     engine: Mapping[str, Any] = field(default_factory=dict)
+    profile: str | None = None
 
     def __post_init__(self) -> None:
         if not self.methods:
@@ -69,12 +77,13 @@ class BenchSettings:
         if empty := [n for n in ("budgets", "temperatures", "batches") if not getattr(self, n)]:
             raise ValueError(f"{empty[0]} is empty: give one number or more")
         for name in ("budgets", "batches"):
-            if bad := [n for n in getattr(self, name) if n < 1]:
+            if bad := [n for n in getattr(self, name) if n is not None and n < 1]:
                 raise ValueError(f"{name} holds {bad[0]}: numbers from 1 on are supported")
         for name in ("methods", "budgets", "temperatures", "batches"):
             given = getattr(self, name)
             if twice := [one for i, one in enumerate(given) if one in given[:i]]:
-                raise ValueError(f"{name} holds {twice[0]} twice: name it once")
+                what = "own" if twice[0] is None else twice[0]
+                raise ValueError(f"{name} holds {what} twice: name it once")
         for temperature in self.temperatures:
             SamplingParams(temperature=temperature, seed=self.seed)
         if self.max_new_tokens < 2:
@@ -96,10 +105,18 @@ class BenchSettings:
         """What of the selection is applied once the model is there."""
         return {k: v for k, v in self.selection.items() if k in _LATE}
 
-    def cases(self, drafters: Sequence[str]) -> list[Case]:
+    def cases(
+        self, drafters: Sequence[str], device_type: str, profile: Profile | None = None
+    ) -> list[Case]:
         """All combinations; Transformers' own methods answer one prompt at a time."""
+
+        def own(method: Method) -> int:
+            named = EngineSettings(**self.engine).having(policy=method.policy or "lookup")
+            filled = named if profile is None else profile.fill(named)
+            return filled.budget_on(filled.policy_with(drafter=bool(drafters)), device_type)
+
         methods = [parse_method(text, drafters) for text in self.methods]
-        cases = cases_of(methods, self.budgets, self.temperatures, self.batches)
+        cases = cases_of(methods, self.budgets, self.temperatures, self.batches, own)
         return [c for c in cases if c.method.policy is not None or c.batch == 1]
 
     def engine_settings(self, cases: Sequence[Case] = ()) -> EngineSettings:
@@ -153,17 +170,22 @@ def opened(
     """
     settings = with_shipped_head(settings)
     items = read_items(settings)
-    settings.engine_settings(settings.cases(_kinds_named(settings)))
+    profile = None if settings.profile is None else load_profile(settings.profile)
+    kinds = _kinds_named(settings)
+    settings.engine_settings(
+        settings.cases(kinds, device_kind(settings.model.get("device", "auto")))
+    )
     with held(folder):
         loaded = load_model(**settings.model, progress=progress)
         items = _fitting(settings, items, loaded)
         engines, checkpoints = _engines(settings, loaded, progress)
-        cases = settings.cases([kind for kind in engines if kind is not None])
+        kinds = [kind for kind in engines if kind is not None]
+        cases = settings.cases(kinds, loaded.model.device.type, profile)
         told = environment(
             loaded,
             checkpoints,
             prompts_hash=prompts_hash(items),
-            settings=_as_plain(settings, cases),
+            settings=_as_plain(settings, cases, profile),
             command=command,
         )
         plan = Plan(items, cases, settings.max_new_tokens, settings.seed, settings.matrix)
@@ -181,7 +203,7 @@ def with_shipped_head(settings: BenchSettings) -> BenchSettings:
     """With the head that comes with the model, where a method drafts and no drafter is named."""
     if settings.heads:
         return replace(settings, heads=[head for head in settings.heads if head != NO_HEAD])
-    policies = [name.rpartition(":")[2] for name in settings.methods]
+    policies = [split_method(name)[1] for name in settings.methods]
     head = choose_head(
         settings.model.get("model"),
         None,
@@ -227,20 +249,39 @@ def _engines(
     asked: list[dict[str, Any]] = [{"head": head} for head in settings.heads]
     if settings.draft_model is not None:
         asked.append({"draft_model": settings.draft_model})
-    shared = settings.engine_settings()
     engines: dict[str | None, Engine] = {}
     checkpoints: dict[str, str] = {}
     for one in asked:
         drafter = load_drafter(loaded, **one, cpu_weights=weights, progress=progress)
         assert drafter is not None
-        engines[drafter.name] = make_engine(loaded, drafter, shared)
         checkpoints[drafter.name] = str(*one.values())
-    engines[None] = make_engine(loaded, None, shared)
+        engines[drafter.name] = _engine(settings, loaded, drafter, checkpoints[drafter.name])
+    engines[None] = _engine(settings, loaded, None, None)
     return engines, checkpoints
 
 
-def _as_plain(settings: BenchSettings, cases: Sequence[Case]) -> dict[str, Any]:
+def _engine(
+    settings: BenchSettings, loaded: LoadedModel, drafter: Drafter | None, checkpoint: str | None
+) -> Engine:
+    shared = settings.engine_settings()
+    if settings.profile is None:
+        return make_engine(loaded, drafter, shared)
+    here = made_for(loaded, checkpoint)
+    profile = load_profile(settings.profile)
+    if drafter is None:  # for which one it was made does not matter then
+        here = here._replace(head=profile.made_for.head)
+        profile = replace(profile, policy="plain")
+    profile.require(here, settings.profile)
+    costs = profile.costs_on(here)
+    return make_engine(loaded, drafter, shared, profile=profile, costs=costs)
+
+
+def _as_plain(
+    settings: BenchSettings, cases: Sequence[Case], profile: Profile | None
+) -> dict[str, Any]:
+    found = {} if profile is None else {"profile": dict(profile.settings)}
     return {
+        **found,
         "max_new_tokens": settings.max_new_tokens,
         "seed": settings.seed,
         "matrix": settings.matrix,

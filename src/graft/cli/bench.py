@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["bench_app"]
 
 _WHAT: Final = "What to run"
+OWN: Final = "own"
 # What all methods of a run share; the rest is said per method, or has no place here.
 _SHARED: Final = ("beam", "depth", "checkpoints", "thresholds", "kept", "refill", "dedup", "k")
 _GROUP: Final = {n: ENGINE[n] for n in (*_SHARED, "prompt_learning")}
@@ -57,7 +58,18 @@ def bench_command(
     draft_model: Annotated[
         str | None, _option("--draft-model", "A smaller model with the same tokenizer.")
     ] = None,
-    budget: Annotated[str, _option("--budget", "Nodes per tree.", metavar="K,K,...")] = "4",
+    budget: Annotated[
+        str,
+        _option(
+            "--budget", "Nodes per tree; own: what each method has unless told.", metavar="K,K,..."
+        ),
+    ] = "4",
+    profile: Annotated[
+        str | None,
+        _option(
+            "--profile", "Of graft calibrate: settings at budget own, and costs.", metavar="FILE"
+        ),
+    ] = None,
     temperature: Annotated[str, _option("--temperature", "0 is greedy.", metavar="T,T,...")] = "0",
     batch: Annotated[
         str, _option("--batch", "Prompts that decode together.", metavar="B,B,...")
@@ -195,7 +207,7 @@ def _settings(values: Mapping[str, Any]) -> BenchSettings:
         suites=tuple(values["suite"] or ()),
         selection=selection,
         methods=tuple(m for m in values["methods"].replace(" ", "").split(",") if m),
-        budgets=numbers("budget", values["budget"], int),
+        budgets=_budgets(values["budget"]),
         temperatures=numbers("temperature", values["temperature"], float),
         batches=numbers("batch", values["batch"], int),
         max_new_tokens=values["max_new_tokens"],
@@ -205,7 +217,16 @@ def _settings(values: Mapping[str, Any]) -> BenchSettings:
         draft_model=values["draft_model"],
         model=plain_values(values, MODEL),
         engine=plain_values(values, _GROUP),
+        profile=values["profile"],
     )
+
+
+def _budgets(text: str) -> list[int | None]:
+    """Numbers, and None for "own"."""
+    parts = [part.strip() for part in text.split(",")]
+    given = numbers("budget", ",".join(p for p in parts if p != OWN), int)
+    waiting = iter(given)
+    return [None if p == OWN else next(waiting) for p in parts if p]
 
 
 def _run(run: Opened, folder: Path, *, quiet: bool) -> None:
