@@ -14,7 +14,8 @@ from transformers import PreTrainedModel
 
 from graft import target as target_module
 from graft.cache import BLOCK
-from graft.target import TransformersTarget, decoder_layers
+from graft.features import decoder_layers
+from graft.target import TransformersTarget
 from graft.tree import root_tree
 from tests.random_trees import FIVE, make_tree, path_of
 from tests.tiny_models import tiny_model

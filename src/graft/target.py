@@ -2,7 +2,8 @@
 
 `Target` is the seam the engine works with; `TransformersTarget` puts any causal language model of
 Transformers behind it, unmodified: our attention function by name, our cache, positions by depth,
-features by forward hooks. It does not know where a tree came from, nor how tokens are chosen.
+features by forward hooks. Models of the Llama kind are run by `graft.lean`. It does not know where
+a tree came from, nor how tokens are chosen.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from graft import attention
 from graft.attention import Step
 from graft.cache import KVCache
+from graft.features import hook_features, unhook
+from graft.lean import LeanForward
 from graft.tree import TokenTree
 from graft.upload import upload
 
@@ -110,9 +113,10 @@ class TransformersTarget:
         self._configs = list({id(c): c for c in configs if c is not None}.values())
         self.feature_layers = tuple(feature_layers)
         self._features: dict[int, Tensor] = {}
-        hooks = list(_hook(model, self.feature_layers, self._features))
+        hooks = hook_features(model, self.feature_layers, self._features)
         # The model may outlive this view of it.
-        weakref.finalize(self, _remove, hooks)
+        weakref.finalize(self, unhook, hooks)
+        self._lean = LeanForward.of(model)
         self._cache: KVCache | None = None
         self.openings = 0
         self.layers = probe(self)
@@ -124,6 +128,7 @@ class TransformersTarget:
 
     def open(self, slots: int, capacity: int) -> None:
         self.openings += 1
+        self._lean = LeanForward.of(self.model)  # others may have changed it
         if self._cache is None or not self._cache.serves(slots, capacity):
             self._cache = None  # frees the old one first
             self._cache = KVCache(self.layers, slots, capacity)
@@ -177,6 +182,11 @@ class TransformersTarget:
         positions = depths + starts.unsqueeze(1)
         if self.max_context is not None:
             positions = positions.clamp(max=self.max_context - 1)
+        if self._lean is not None:
+            layers = self.feature_layers
+            logits, features = self._lean(tokens, positions, step, self.cache, keep, layers)
+            self._features.update(features)
+            return logits
         # Transformers renamed the argument in 5.24.
         cache_name = "cache" if "cache" in self._accepts else "past_key_values"
         arguments: dict[str, Any] = {cache_name: self.cache, "graft_step": step}
@@ -184,8 +194,8 @@ class TransformersTarget:
             arguments["logits_to_keep"] = keep
         with self.attention(attention.NAME):
             out = self.model(input_ids=tokens, position_ids=positions, use_cache=True, **arguments)
-        logits: Tensor = out.logits
-        return logits[:, -keep:]
+        given: Tensor = out.logits
+        return given[:, -keep:]
 
     @contextmanager
     def attention(self, name: str) -> Iterator[None]:
@@ -204,40 +214,3 @@ class TransformersTarget:
         """Features [B, N, F] of the last forward."""
         found = [self._features[layer].to(self.device) for layer in self.feature_layers]
         return torch.cat(found, dim=-1)
-
-
-def _hook(
-    model: PreTrainedModel, wanted: Sequence[int], features: dict[int, Tensor]
-) -> Iterator[Any]:
-    """Let each forward leave the wanted layers' inputs in `features`."""
-    layers = decoder_layers(model) if wanted else nn.ModuleList()
-    for index in wanted:
-        if not 0 <= index <= len(layers):
-            raise ValueError(f"feature layer {index}: this model has layers 0 to {len(layers)}")
-        if index < len(layers):
-            yield layers[index].register_forward_pre_hook(
-                lambda _m, args, kwargs, i=index: features.update(
-                    {i: args[0] if args else kwargs["hidden_states"]}
-                ),
-                with_kwargs=True,
-            )
-        else:
-            yield layers[-1].register_forward_hook(
-                lambda _m, _args, out, i=index: features.update(
-                    {i: out[0] if isinstance(out, tuple) else out}
-                )
-            )
-
-
-def _remove(hooks: Sequence[Any]) -> None:
-    for hook in hooks:
-        hook.remove()
-
-
-def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
-    """The list of the model's decoder layers, whatever its attribute is called."""
-    count = model.config.get_text_config().num_hidden_layers
-    found = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == count]
-    if not found:
-        raise ValueError(f"{type(model).__name__}: no list of {count} decoder layers found")
-    return found[0]

@@ -24,8 +24,8 @@ from graft.drafters.eagle3.config import Eagle3Config
 from graft.drafters.eagle3.head import Eagle3Head
 from graft.drafters.eagle3.loader import load_head
 from graft.drafters.eagle3.target_facts import facts_of
+from graft.features import decoder_layers
 from graft.models import LoadedModel
-from graft.target import decoder_layers
 from graft.train.answers import Answer
 from graft.train.settings import DRAFT_VOCAB, TrainSettings
 from graft.train.vocabulary import choose_vocabulary, coverage
