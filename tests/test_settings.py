@@ -100,9 +100,15 @@ def test_plain_decoding_has_no_budget() -> None:
     assert EngineSettings().plan("plain", 0).budget == 0
 
 
-def test_the_policy_depends_on_the_drafter_where_none_is_set() -> None:
-    assert EngineSettings().policy_with(drafter=True) == "graft"
-    assert EngineSettings().policy_with(drafter=False) == "retrieval"
+def test_the_policy_where_none_is_set() -> None:
+    for drafter in (False, True):
+        assert EngineSettings().policy_with(drafter=drafter) == "graft+"
+        assert EngineSettings(policy="dense").policy_with(drafter=drafter) == "dense"
+        paper = "graft" if drafter else "retrieval"
+        for rule in ({"preset": "paper-16"}, {"checkpoints": ()}, {"thresholds": (0.1,)}):
+            settings = EngineSettings(**rule)  # type: ignore[arg-type]
+            assert settings.policy_with(drafter=drafter) == paper
+        assert EngineSettings().policy_with(drafter=drafter, templates=True) == paper
     assert EngineSettings(policy="dense").policy_with(drafter=False) == "dense"
 
 

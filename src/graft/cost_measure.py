@@ -115,18 +115,22 @@ class _Star(NoDrafter):
     def draft(self, history: Tensor, length: Tensor, plan: DraftPlan) -> Draft:
         """Tokens that follow the root's in number."""
         roots = history.gather(1, (length - 1).unsqueeze(1)).squeeze(1)
-        draft, size = no_draft(roots, plan), plan.budget
-        place = torch.arange(size + 1, device=roots.device)
-        zero = torch.zeros_like(place).unsqueeze(0)
-        sources = torch.full_like(zero, Source.DRAFT)
-        sources[:, 0] = Source.TARGET
-        tree = TokenTree(
-            tokens=(roots.unsqueeze(1) + place) % self._tokens,
-            parents=zero,
-            depths=(place > 0).long().unsqueeze(0),
-            used=torch.ones_like(zero, dtype=torch.bool),
-            sources=sources,
-            max_depth=1,
-        )
-        scores = -place.float().unsqueeze(0)
-        return draft._replace(tree=tree, scores=scores, kept=draft.kept + size)
+        draft, tree = no_draft(roots, plan), star(roots, plan.budget, self._tokens)
+        scores = -torch.arange(tree.width, device=roots.device).float().unsqueeze(0)
+        return draft._replace(tree=tree, scores=scores, kept=draft.kept + plan.budget)
+
+
+def star(roots: Tensor, size: int, token_count: int) -> TokenTree:
+    """A tree for one sequence, its root int64 [1], of `size` nodes under the root."""
+    place = torch.arange(size + 1, device=roots.device)
+    zero = torch.zeros_like(place).unsqueeze(0)
+    sources = torch.full_like(zero, Source.DRAFT)
+    sources[:, 0] = Source.TARGET
+    return TokenTree(
+        tokens=(roots.unsqueeze(1) + place) % token_count,
+        parents=zero,
+        depths=(place > 0).long().unsqueeze(0),
+        used=torch.ones_like(zero, dtype=torch.bool),
+        sources=sources,
+        max_depth=1,
+    )

@@ -94,6 +94,7 @@ class Engine:
         self._matrix_file = matrix_file
         matrix = matrix or AdjacencyMatrix(token_count, self.settings.k, target.device)
         self.memory = Memory(matrix)
+        self._templated = bool(templates)
         self.templates = tuple(templates or [default_template().within(self.matrix.k)])
         self.profile, self.made_for = profile, made_for
         self._given_costs = costs
@@ -113,7 +114,7 @@ class Engine:
     @property
     def policy(self) -> Policy:
         """The policy that holds where a call names none."""
-        return self._chosen().policy_with(drafter=self.drafter is not None)
+        return self._policy(self._chosen())
 
     @property
     def budget(self) -> int:
@@ -425,8 +426,12 @@ class Engine:
         settings = self.settings.having(policy=policy, budget=budget)
         return settings if self.profile is None else self.profile.fill(settings)
 
+    def _policy(self, settings: EngineSettings) -> Policy:
+        drafter = self.drafter is not None
+        return settings.policy_with(drafter=drafter, templates=self._templated)
+
     def _plan(self, settings: EngineSettings) -> DraftPlan:
-        policy = settings.policy_with(drafter=self.drafter is not None)
+        policy = self._policy(settings)
         device = self.target.device.type
         return make_plan(settings, policy, self.drafter, self.templates, device)
 
@@ -447,7 +452,7 @@ class Engine:
             longest: tokens of a sequence to make room for at first; more is made when needed.
             keep: the slots still hold an earlier turn.
         """
-        policy = settings.policy_with(drafter=self.drafter is not None)
+        policy = self._policy(settings)
         room = longest + plan.budget + 1
         drafter = pick_drafter(policy, self.drafter)
         if not keep:
@@ -483,7 +488,7 @@ class Engine:
 
     def _costs_of(self, settings: EngineSettings, plan: DraftPlan) -> Costs | None:
         """What rounds of these settings cost, where they need to know."""
-        policy = settings.policy_with(drafter=self.drafter is not None)
+        policy = self._policy(settings)
         if not settings.weighs(policy):
             return None
         if self._given_costs is not None:

@@ -186,7 +186,7 @@ def _check_plan(
 ) -> None:
     """Refuse numbers that do not fit together before a model is read."""
     kind = model.device.type if isinstance(model, PreTrainedModel) else device_kind(device)
-    policy = settings.policy or "graft"
+    policy = settings.policy_with(drafter=True)
     settings.plan(policy, settings.budget_on(policy, kind))
 
 

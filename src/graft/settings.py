@@ -68,7 +68,9 @@ class EngineSettings:
     """How an engine decodes. None of these changes the tokens, only the speed.
 
     Attributes:
-        policy: who fills the trees; None is "graft" with a drafter and "retrieval" without.
+        policy: who fills the trees; None is "graft+", but where settings of the paper's rule are
+            given "graft" with a drafter and "retrieval" without: preset, checkpoints, thresholds,
+            kept, templates.
         budget: K, nodes per tree without the root, and for graft+ the most that a round may
             verify; None picks by preset or device (`DEFAULT_BUDGET`, `DEFAULT_LIMIT`).
         preset: "paper-60" for the paper's numbers, or a proportionally scaled "paper-N".
@@ -130,15 +132,18 @@ class EngineSettings:
         # Settings that hang together are checked where they come together, if they are read: here
         # if the budget is known, else by the engine, which knows the device.
         if (budget := self.budget or PRESETS.get(self.preset or "")) is not None:
-            self.plan(self.policy or "graft", budget)
+            self.plan(self.policy_with(drafter=True), budget)
 
     def having(self, **changes: Any) -> EngineSettings:
         """These settings with those changes that are not None."""
         return replace(self, **{k: v for k, v in changes.items() if v is not None})
 
-    def policy_with(self, *, drafter: bool) -> Policy:
-        """The policy that holds."""
-        return self.policy or ("graft" if drafter else "retrieval")
+    def policy_with(self, *, drafter: bool, templates: bool = False) -> Policy:
+        """The policy that holds, with or without a drafter and templates of the user's."""
+        rule = (self.preset, self.checkpoints, self.thresholds, self.kept)
+        if templates or any(given is not None for given in rule):
+            return self.policy or ("graft" if drafter else "retrieval")
+        return self.policy or "graft+"
 
     def budget_on(self, policy: Policy, device_type: str) -> int:
         """The budget that holds for a policy on a device."""

@@ -130,7 +130,7 @@ def test_a_profile_may_serve_a_benchmark(
         "plain": {0}, "eagle3": {2, 5}, "graft": {3, 5}, "graft+": {16, 5}, "retrieval": {4, 5}
     }  # fmt: skip
     stages = {m.budget: set(m.round_stages) for m in results.measurements if m.method == "graft"}
-    assert stages[3] == {"d0"} != stages[5]
+    assert stages[3] == {"d0"}
     assert results.environment["settings"]["profile"]["dense"] == {"budget": 2, "depth": 1}
     other = run(*start[:2], folders.stranger, *start[3:], "--profile", file, "--out", str(out))
     assert_mistake(other, "p.json", "graft calibrate")

@@ -31,7 +31,7 @@ def test_demo_says_same_tokens_no(
 
     def wrong(self: Engine, *arguments: Any, **options: Any) -> Any:
         result = real(self, *arguments, **options)
-        if options.get("policy") == "retrieval":
+        if options.get("policy") == "graft+":
             result = replace(result, token_ids=[*result.token_ids[:5], 0, *result.token_ids[6:]])
         return result
 
@@ -57,7 +57,7 @@ def test_demo_measures_from_an_empty_matrix(
 
     monkeypatch.setattr(Engine, "generate", spy)
     run("demo", "-m", model, "-n", "8", "--prompt", "hello")
-    assert [policy for policy, _ in runs[2:]] == ["plain", "retrieval", "retrieval", "plain"]
+    assert [policy for policy, _ in runs[2:]] == ["plain", "graft+", "graft+", "plain"]
     assert all(empty for policy, empty in runs[2:])
 
 

@@ -131,7 +131,7 @@ def test_json_holds_what_every_round_records(run: Command, folders: Folders) -> 
     assert 1 + accepted + rounds - stats["trimmed"] == LENGTH
     assert sum(stats["stage_histogram"].values()) == rounds
     proposed = stats["proposed_draft"] + stats["proposed_retrieved"]
-    assert proposed + stats["empty_slots"] == rounds * 8
+    assert proposed + stats["empty_slots"] + stats["unspent_slots"] == rounds * 8
     assert stats["kept_draft"] + stats["released_slots"] == rounds * 8
     assert stats["tau"] == pytest.approx(1 + accepted / rounds)
     assert stats["verification_waste"] == pytest.approx(1 - accepted / proposed)
