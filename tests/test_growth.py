@@ -16,8 +16,9 @@ from torch import Tensor
 from graft.contexts import ContextTable
 from graft.draft import Draft, no_draft
 from graft.evidence import Cells
-from graft.growth import Grown, Lookups, Rules, grow
+from graft.growth import Grown, Rules, grow
 from graft.matrix import EMPTY
+from graft.offers import Lookups
 from graft.pruning import dense
 from graft.tree import Source, TokenTree
 from tests.random_trees import drafts, tables

@@ -15,8 +15,7 @@ This module knows tensors: no models, no sequences.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -25,37 +24,9 @@ from torch import Tensor
 from graft.contexts import ContextTable
 from graft.draft import Draft
 from graft.evidence import Cells
-from graft.matrix import EMPTY
+from graft.offers import Below, Columns, Level, Lookups, Offers, offers_behind
 from graft.rows import rows_at
 from graft.tree import Source, TokenTree
-
-
-class Lookups(NamedTuple):
-    """What is retrieved from, for B sequences.
-
-    contexts: followers of contexts, or None without. tables: int64 [B, 1], whose.
-    matrix: tokens [B, F] -> successors int64 and their probabilities float32 [B, F, k] (negative:
-    not known), or None without.
-    """
-
-    contexts: ContextTable | None
-    matrix: Callable[[Tensor], tuple[Tensor, Tensor]] | None
-    tables: Tensor | None = None
-
-
-class Offers(NamedTuple):
-    """What was offered behind the F nodes of a level; the C columns are `Columns`."""
-
-    tokens: Tensor  # int64 [B, F, C]
-    cells: Tensor  # int64 [B, F, C]
-    valid: Tensor  # bool [B, F, C], false for what is nothing or was named before
-
-
-class Columns(NamedTuple):
-    """How many columns of the offers are whose, in this order; the others are the drafter's."""
-
-    contexts: int
-    matrix: int
 
 
 class Rules(NamedTuple):
@@ -82,16 +53,6 @@ class Grown(NamedTuple):
     offers: Offers  # [B, A, C], behind them
     place: Tensor  # int64 [B, K + 1], of each node among the A; from A on: not asked about
     columns: Columns
-
-
-class _Level(NamedTuple):
-    """Nodes of one depth, [B, F] each."""
-
-    tokens: Tensor
-    values: Tensor
-    drafted: Tensor | None  # index in the draft, 0 for none; None: none of them is drafted
-    hashes: Tensor | None  # [B, F, L], of contexts; None without
-    place: Tensor  # where each stands among all that is offered behind the level before: F * C
 
 
 def grow(
@@ -123,12 +84,12 @@ def grow(
     hashes = None
     if lookups.contexts is not None:
         hashes = lookups.contexts.hashes(windows, lengths).unsqueeze(1)
-    below = _Below(draft, beam, cells)
-    level = _Level(root, table.new_ones(root.shape), torch.zeros_like(root), hashes, root)
+    below = Below(draft, beam, cells)
+    level = Level(root, table.new_ones(root.shape), torch.zeros_like(root), hashes, root)
     grown, offered, drafts = [level], list[Offers](), list[Tensor]()
     front = _Front(budget, least)
     for depth in range(1, levels + 1):
-        offers, drafted, columns = _offers(level, depth, below, lookups, cells)
+        offers, drafted, columns = offers_behind(level, depth, below, lookups, cells)
         if depth == 1 and rules.drafter_first:
             offers = offers._replace(valid=offers.valid & (drafted > 0))
         if depth > 1 and not rules.anywhere and level.drafted is not None:
@@ -144,105 +105,14 @@ def grow(
     return _tree(grown, offered, drafts, columns, draft, budget)
 
 
-# A child in the draft and its column of the cells, as one number: index << _COLUMN_BITS | column.
-_COLUMN_BITS = 8
-
-
-class _Below:
-    """What a draft has below each of its nodes. Index 0, the root, stands for no node: nothing
-    hangs below it, and what hangs below the root is asked for by `depth` 1.
-
-    Attributes:
-        beam: children of a node.
-        depth: of the draft; nothing is below it.
-    """
-
-    def __init__(self, draft: Draft, beam: int, cells: Cells) -> None:
-        tree, self.beam, self.depth = draft.tree, beam, draft.tree.max_depth
-        if self.depth == 0:
-            return
-        batch, count = tree.tokens.shape
-        index = torch.arange(count, device=tree.tokens.device)
-        nodes = tree.used & (index > 0)
-        # Rank among the children of one parent.
-        before = (tree.parents.unsqueeze(2) == tree.parents.unsqueeze(1)) & nodes.unsqueeze(1)
-        rank = (before & (index < index.unsqueeze(1))).sum(2)
-        fits = nodes & (rank < beam)
-        place = (tree.parents * beam + rank).where(fits, count * beam)
-        chance = (draft.scores - draft.scores.gather(1, tree.parents)).exp()
-        column = cells.of_drafter(chance, tree.depths)
-        packed = torch.zeros(batch, count * beam + 1, dtype=torch.int64, device=index.device)
-        tokens = torch.full_like(packed, EMPTY)
-        packed.scatter_(1, place, (index << _COLUMN_BITS) + column)
-        tokens.scatter_(1, place, tree.tokens)
-        children = torch.stack([tokens, packed], 2)[:, :-1].unflatten(1, (count, beam))
-        self._first = children[:, :1].clone()  # [B, 1, beam, 2]
-        children[:, 0, :, 0], children[:, 0, :, 1] = EMPTY, 0
-        self._children = children.flatten(2)  # [B, N, beam * 2]
-
-    def __call__(self, nodes: Tensor | None, depth: int) -> tuple[Tensor, Tensor] | None:
-        """Tokens and packed numbers int64 [B, F, beam] of the children of nodes int64 [B, F] at
-        `depth`; None where there are none."""
-        if nodes is None or depth > self.depth:
-            return None
-        if depth == 1:
-            children = self._first
-        else:
-            children = rows_at(self._children, nodes).unflatten(2, (self.beam, 2))
-        return children[..., 0], children[..., 1]
-
-
-def _offers(
-    level: _Level, depth: int, below: _Below, lookups: Lookups, cells: Cells
-) -> tuple[Offers, Tensor, Columns]:
-    """What stands behind the nodes of a level; also, [B, F, C], the index in the draft."""
-    shape = (*level.tokens.shape, below.beam)
-    tokens, numbers = [], []
-    by_contexts = by_matrix = 0
-    with_context = level.tokens.new_zeros((), dtype=torch.bool)
-    if lookups.contexts is not None:
-        assert level.hashes is not None
-        followers = lookups.contexts.lookup(level.hashes, lookups.tables)
-        tokens.append(followers.tokens.flatten(2))
-        numbers.append(cells.of_contexts(followers.classes, followers.found).flatten(2))
-        by_contexts = tokens[-1].shape[2]
-        with_context = followers.found.any(2)
-    if lookups.matrix is not None:
-        successors, chances = lookups.matrix(level.tokens.clamp(min=0))
-        tokens.append(successors)
-        numbers.append(cells.of_matrix(chances, with_context))
-        by_matrix = successors.shape[2]
-    children = below(level.drafted, depth)
-    nothing = level.tokens.new_zeros(()).expand(shape)
-    tokens.append(nothing + EMPTY if children is None else children[0])
-    numbers.append(nothing)
-    named, cell = torch.cat(tokens, 2), torch.cat(numbers, 2)
-    same = named.unsqueeze(3) == named.unsqueeze(2)  # [B, F, C, C]
-    valid = (named != EMPTY) & ~(same & _earlier(named.shape[2], named.device)).any(3)
-    columns = Columns(by_contexts, by_matrix)
-    if children is None:
-        return Offers(named, cell, valid), torch.zeros_like(named), columns
-    # A parent's children in the draft are distinct, so at most one number is summed.
-    packed = (same[..., -below.beam :] * children[1].unsqueeze(2)).sum(3)
-    cell = cells.join(cell, packed & ((1 << _COLUMN_BITS) - 1))
-    return Offers(named, cell, valid), packed >> _COLUMN_BITS, columns
-
-
-@cache
-def _earlier(count: int, device: torch.device) -> Tensor:
-    """bool [C, C]: true for columns before the one of the row."""
-    with torch.inference_mode(False):
-        return torch.ones(count, count, dtype=torch.bool, device=device).tril(-1)
-
-
 def _best_of(
-    level: _Level,
+    level: Level,
     offers: Offers,
     drafted: Tensor | None,
     table: Tensor,
     budget: int,
     contexts: ContextTable | None,
-) -> _Level:
+) -> Level:
     """The likeliest nodes behind a level."""
     size = offers.tokens.shape[2]
     chance = table.gather(1, offers.cells.flatten(1)).view(offers.cells.shape) * offers.valid
@@ -256,7 +126,7 @@ def _best_of(
         hashes = contexts.follow(rows_at(level.hashes, place // size), tokens)
     if drafted is not None:
         drafted = drafted.flatten(1).gather(1, place)
-    return _Level(tokens, best, drafted, hashes, place)
+    return Level(tokens, best, drafted, hashes, place)
 
 
 class _Front:
@@ -278,7 +148,7 @@ class _Front:
 
 
 def _tree(
-    levels: list[_Level],
+    levels: list[Level],
     offered: list[Offers],
     drafts: list[Tensor],
     columns: Columns,

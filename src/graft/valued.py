@@ -15,8 +15,9 @@ from graft.draft import Draft
 from graft.estimates import Estimates
 from graft.evidence import Cells
 from graft.grafting import Grafted
-from graft.growth import Grown, Lookups, Rules, grow
+from graft.growth import Grown, Rules, grow
 from graft.matrix import EMPTY
+from graft.offers import Lookups
 from graft.pruning import DraftPlan
 from graft.retrieval import MatrixMemory, Observer, Retrieved
 from graft.rows import rows_at
