@@ -280,6 +280,7 @@ def test_a_new_file_appears_when_the_engine_closes(folders: Folders, tmp_path: P
         first = engine.generate([5, 6, 7], max_new_tokens=20, ignore_eos=True)
         assert not file.exists()
     with graft.load(folders.target, **options) as engine:
-        again = engine.generate([5, 6, 7], max_new_tokens=20, ignore_eos=True)
+        options = {"max_new_tokens": 20, "ignore_eos": True, "policy": "retrieval"}
+        again = engine.generate([5, 6, 7], **options)
     assert again.token_ids == first.token_ids
     assert again.stats.accepted_retrieved > 3

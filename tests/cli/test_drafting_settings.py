@@ -114,7 +114,7 @@ def test_never_and_always(run: Command, folders: Folders) -> None:
 
 
 def test_json_holds_what_every_round_records(run: Command, folders: Folders) -> None:
-    stats = generate(run, folders, *options(folders, "model"))["stats"]
+    stats = generate(run, folders, *options(folders, "model"), "--policy", "graft")["stats"]
     slots = "kept_draft released_slots redirected empty_slots unspent_slots rows_written"
     counters = ["rounds", "draft_steps", "trimmed", *slots.split()]
     for source in ("draft", "retrieved", "context"):

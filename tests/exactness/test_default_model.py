@@ -50,14 +50,14 @@ def test_trees_say_what_plain_decoding_says(
     engine: graft.Engine, prompt: int, params: graft.SamplingParams, budget: int, tau: float
 ) -> None:
     engine.matrix.clear()
-    found = compare(engine, PROMPTS[prompt], params, budget=budget)
+    found = compare(engine, PROMPTS[prompt], params, policy="graft", budget=budget)
     assert_same(found)
     _assert_grown(found, tau)
 
 
 def test_its_head_comes_with_it(engine: graft.Engine) -> None:
     assert engine.drafter is not None
-    assert (engine.drafter.name, engine.policy) == ("eagle3", "graft")
+    assert (engine.drafter.name, engine.policy) == ("eagle3", "graft+")
     found = engine.generate(PROMPTS[0], policy="eagle3", budget=8, max_new_tokens=32)
     assert found.stats.tau is not None
     assert found.stats.tau > 2.0
@@ -66,7 +66,7 @@ def test_its_head_comes_with_it(engine: graft.Engine) -> None:
 
 def test_its_head_can_be_left_out() -> None:
     without = graft.load("smollm2-135m", head="none", threads=torch.get_num_threads())
-    assert (without.drafter, without.policy) == (None, "retrieval")
+    assert (without.drafter, without.policy) == (None, "graft+")
 
 
 @pytest.mark.slow
@@ -94,7 +94,7 @@ def test_batches_of_long_answers(
 @pytest.mark.slow
 def test_the_law_of_short_answers(engine: graft.Engine) -> None:
     params = graft.SamplingParams(temperature=1.0, top_p=0.9, seed=2)
-    found = law_test(engine, PROMPTS[3], params, 400, budget=16)
+    found = law_test(engine, PROMPTS[3], params, 400, policy="graft", budget=16)
     assert found.passed
     assert found.cells > 10
     assert found.accepted_share > 0.2

@@ -148,7 +148,8 @@ def test_stopping_criteria_end_rows_where_generate_ends_them(name: str, inputs: 
 
 
 def test_criteria_and_processors_see_each_position_once() -> None:
-    model, function, shown = tiny_model("llama"), Decode(), dict[str, list[list[int]]]()
+    model, shown = tiny_model("llama"), dict[str, list[list[int]]]()
+    function = Decode(policy="retrieval", budget=8)
     teach(engine_of(model), [*ONE["input_ids"][0].tolist(), *answer()])
 
     def note(name: str) -> Callable[[Tensor, Tensor], Tensor]:
