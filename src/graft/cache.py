@@ -57,6 +57,9 @@ class KVCache(Cache):
         self.lengths = [0] * slots  # committed rows per slot
         self.capacity = -(-capacity // BLOCK) * BLOCK
         self._step: Step | None = None
+        # Of the step, per group: where each sequence's new rows go, and what its rows see.
+        self._places: list[list[tuple[Tensor, ...]]] = []
+        self._seen: list[tuple[Tensor, ...]] = []
         rows = [shape for layer in layers for shape in layer]  # keys and values in turn
         self._group = [list(dict.fromkeys(rows)).index(shape) for shape in rows]
         self._place = [self._group[:i].count(group) for i, group in enumerate(self._group)]
@@ -87,6 +90,17 @@ class KVCache(Cache):
         """Announce the rows of the next forward; makes room for them."""
         self.reserve(step.end)
         self._step = step
+        # Views of all layers at once: a layer's own cost as much as the rows that it writes.
+        slots = range(step.first, step.first + step.batch)
+        rows = [(slot, start + step.offset) for slot, start in zip(slots, step.starts, strict=True)]
+        self._places = [
+            [s[:, slot, :, start : start + step.width].unbind() for slot, start in rows]
+            for s in self._storage
+        ]
+        self._seen = [
+            s[:, step.first : step.first + step.batch, :, : step.end].unbind()
+            for s in self._storage
+        ]
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
@@ -142,16 +156,14 @@ class KVCache(Cache):
         step = self._step
         assert step is not None, "begin() comes first"
         assert rows.shape[::2] == (step.batch, step.width), "the rows are those announced"
-        storage = self._storage[self._group[index]][self._place[index]]
-        storage = storage[step.first : step.first + step.batch]
+        group, place = self._group[index], self._place[index]
         if rows.dtype == torch.float16:
             # A rejected row that overflowed stays in the storage; hidden, its weight is 0, and
             # 0 times NaN would spoil a longer sequence beside it.
             rows = rows.nan_to_num()
-        for b, start in enumerate(step.starts):
-            start += step.offset
-            storage[b, :, start : start + step.width] = rows[b]
-        return storage[:, :, : step.end]
+        for places, own in zip(self._places[group], rows.unbind(), strict=True):
+            places[place].copy_(own)
+        return self._seen[group][place]
 
     def _move(self, slot: int, base: int, moves: Sequence[tuple[int, int]]) -> None:
         for storage in self._storage:

@@ -27,7 +27,7 @@ from torch import Tensor
 from graft.evidence import follower_class
 from graft.matrix import EMPTY
 
-ORDERS = (2, 3, 4, 8)
+ORDERS = (2, 4, 8)
 ROWS = 1 << 18
 RING = 4
 _NOBODY = 0  # key of a row that was never written

@@ -12,7 +12,7 @@ Transformers. It knows layers and attention, not trees or tokens' meaning.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -44,31 +44,42 @@ _OTHERS = (
 class _Norm(NamedTuple):
     weight: Tensor
     epsilon: float
+    size: Tensor  # float32 scalar, numbers of a row: dividing by a tensor costs less than by these
 
     @classmethod
     def of(cls, module: Any) -> Self:
-        return cls(module.weight, module.variance_epsilon)
+        weight = module.weight
+        size = torch.tensor(float(len(weight)), device=weight.device)
+        return cls(weight, module.variance_epsilon, size)
 
     def __call__(self, x: Tensor) -> Tensor:
         """As RMSNorm of these models: in fp32, rounded before the weight is applied."""
-        wide = x if x.dtype == torch.float32 else x.float()
-        scale = wide.pow(2).mean(-1, keepdim=True).add_(self.epsilon).rsqrt_()
-        return (wide * scale).to(x.dtype).mul_(self.weight)
+        if x.dtype == torch.float32:
+            return self._scaled(x).mul_(self.weight)
+        return self._scaled(x.float()).to(x.dtype).mul_(self.weight)
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        # As x.pow(2).mean(-1), which makes a tensor of the size each time.
+        mean = (x * x).sum(-1, keepdim=True).div_(self.size)
+        return x * mean.add_(self.epsilon).rsqrt_()
+
+
+Linear = Callable[[Tensor], Tensor]
 
 
 class _Layer(NamedTuple):
     """What a decoder layer is made of."""
 
     attention: nn.Module
-    query: nn.Module
-    key: nn.Module
-    value: nn.Module
-    out: nn.Module
+    query: Linear
+    key: Linear
+    value: Linear
+    out: Linear
     query_norm: _Norm | None
     key_norm: _Norm | None
-    gate: nn.Module
-    up: nn.Module
-    down: nn.Module
+    gate: Linear
+    up: Linear
+    down: Linear
     before: _Norm
     between: _Norm
     head_dim: int
@@ -186,6 +197,10 @@ def _name(module: nn.Module) -> str:
     return f"{type(module).__module__}.{type(module).__name__}"
 
 
+def _bare(linear: Any) -> Linear:
+    return linear.bare() if isinstance(linear, PackedLinear) else linear
+
+
 def _layer_of(layer: Any) -> _Layer:
     attention, mlp = layer.self_attn, layer.mlp
     norms: tuple[_Norm | None, _Norm | None] = (None, None)
@@ -193,14 +208,14 @@ def _layer_of(layer: Any) -> _Layer:
         norms = _Norm.of(attention.q_norm), _Norm.of(attention.k_norm)
     return _Layer(
         attention,
-        attention.q_proj,
-        attention.k_proj,
-        attention.v_proj,
-        attention.o_proj,
+        _bare(attention.q_proj),
+        _bare(attention.k_proj),
+        _bare(attention.v_proj),
+        _bare(attention.o_proj),
         *norms,
-        mlp.gate_proj,
-        mlp.up_proj,
-        mlp.down_proj,
+        _bare(mlp.gate_proj),
+        _bare(mlp.up_proj),
+        _bare(mlp.down_proj),
         _Norm.of(layer.input_layernorm),
         _Norm.of(layer.post_attention_layernorm),
         attention.head_dim,

@@ -203,6 +203,12 @@ class PackedLinear(nn.Module):
             self._pack()
         return self._plain(x, None) if self._kernel is None else self._kernel(x)
 
+    def bare(self) -> Callable[[Tensor], Tensor]:
+        """The module as it is now, without what a call of it checks, where that is possible: for
+        rows that are fp32 on the CPU and need no gradient."""
+        alone = self._kernel is not None and not self._tied
+        return self._kernel if alone and self._parameters["bias"] is None else self  # type: ignore[return-value]
+
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out], for any leading shape and strides, or no rows."""
         bias = self._parameters["bias"]
