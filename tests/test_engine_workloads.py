@@ -105,7 +105,7 @@ def test_the_alarm_is_raised_once_where_trees_do_not_pay(
 ) -> None:
     engine = small(60, context=2.0, sharpness=0.1)
     for _ in range(3):
-        engine.generate([3], max_new_tokens=250, temperature=5.0, seed=1)
+        engine.generate([3], policy="retrieval", max_new_tokens=250, temperature=5.0, seed=1)
     assert len([m for m in warnings.messages if "tau was" in m]) == 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from graft.contexts import ORDERS
 from graft.estimates import Estimates
 from graft.evidence import VOICES, Cells
 from graft.prior import default_prior, prior_of
@@ -98,7 +99,7 @@ def test_a_prior_leans_on_rows_and_columns_where_counts_are_thin() -> None:
 
 
 def test_the_prior_that_ships_fits_the_cells() -> None:
-    cells = Cells(4, CPU)
+    cells = Cells(len(ORDERS), CPU)
     rates = default_prior(cells)
     assert rates.shape == (cells.count,)
     assert bool(((rates > 0) & (rates < 1)).all())

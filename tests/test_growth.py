@@ -15,9 +15,12 @@ from torch import Tensor
 
 from graft.contexts import ContextTable
 from graft.draft import Draft, no_draft
+from graft.estimates import Estimates
 from graft.evidence import Cells
 from graft.growth import Grown, Rules, grow
-from graft.matrix import EMPTY
+from graft.host_contexts import HostContexts
+from graft.host_growth import HostGrower, Tree, children
+from graft.matrix import EMPTY, AdjacencyMatrix
 from graft.offers import Lookups
 from graft.pruning import dense
 from graft.tree import Source, TokenTree
@@ -72,7 +75,7 @@ def cases(draw: st.DrawFn) -> Case:
         draft._replace(tree=tree),
         contexts,
         ids,
-        torch.rand(VOCAB, 3, generator=made) - 0.2,
+        (torch.rand(VOCAB, 3, generator=made) - 0.2).half().float(),
         torch.rand(batch, CELLS.count, generator=made) * draw(st.sampled_from([0.3, 0.99])),
         draw(st.integers(1, 14)),
         draw(st.integers(1, 6)),
@@ -190,6 +193,66 @@ def check(case: Case, out: Grown) -> None:
 @given(cases())
 def test_the_tree_holds_the_likeliest_nodes(case: Case) -> None:
     check(case, grown(case))
+
+
+def host_trees(case: Case, rules: Rules = ALL, least: float = 0.0) -> list[Tree]:
+    """What growing node by node makes of a case."""
+    matrix = None
+    if case.ids is not None:
+        matrix = AdjacencyMatrix(VOCAB, 3, CPU)
+        matrix.ids[:-1], matrix.chances[:-1] = case.ids.int(), case.chances.half()
+    estimates = Estimates(case.table[0], CELLS.voice)
+    estimates.resize(case.draft.tree.batch)
+    contexts = None if case.contexts is None else HostContexts(case.contexts)
+    grower = HostGrower(
+        CELLS,
+        estimates,
+        contexts,
+        matrix,
+        budget=case.budget,
+        levels=case.levels,
+        beam=16,
+        rules=rules,
+    )
+    below = children(case.draft, CELLS, 16)
+    out = []
+    for row, end in enumerate(case.length.tolist()):
+        estimates.rates = case.table[row]
+        text = case.history[row, :end].tolist()
+        out.append(grower.grow(text, below[row], row, (0, 0), least))
+    return out
+
+
+@settings(deadline=None, max_examples=150)
+@given(cases(), st.booleans(), st.booleans())
+def test_node_by_node_the_tree_is_the_same(case: Case, anywhere: bool, first: bool) -> None:
+    rules = Rules(anywhere, first)
+    for row, tree in enumerate(host_trees(case, rules)):
+        wanted = reference(case, row, rules)
+        assert sorted(tree.values) == pytest.approx(sorted(wanted.values()), rel=1e-4)
+        assert tree.values == sorted(tree.values, reverse=True)
+        least = min(wanted.values())
+        paths: list[Path] = [()]
+        for node in range(1, len(tree.tokens)):
+            paths.append((*paths[tree.parents[node]], tree.tokens[node]))
+            assert tree.depths[node] == len(paths[-1])
+            assert tree.values[node] == pytest.approx(wanted.get(paths[-1], least), rel=1e-4)
+        for node, offers in tree.offers.items():
+            found = {o.token: (o.cell, o.drafted or -1) for o in offers}
+            index = tree.drafted[node] or (None if node else 0)
+            said = behind(case, row, paths[node], index)
+            if (rules.drafter_first and not node) or (not anywhere and node and index is not None):
+                said = {token: (cell, at) for token, (cell, at) in said.items() if at >= 0}
+            assert found == said
+
+
+@settings(deadline=None, max_examples=60)
+@given(cases(), st.floats(0.001, 0.5))
+def test_node_by_node_no_node_of_use_is_missed(case: Case, least: float) -> None:
+    for row, tree in enumerate(host_trees(case, least=least)):
+        wanted = [v for v in reference(case, row).values() if v > least * 1.001]
+        found = [v for v in tree.values if v > least * 1.001]
+        assert sorted(found) == pytest.approx(sorted(wanted), rel=1e-4)
 
 
 @settings(deadline=None, max_examples=60)

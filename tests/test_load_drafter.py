@@ -137,12 +137,12 @@ def test_a_smaller_draft_model_has_a_context_of_its_own(folders: Folders) -> Non
 
 
 # --- which policy and which drafter ---
-def test_the_default_policy_depends_on_the_drafter(folders: Folders) -> None:
-    assert load(folders).policy == "retrieval"
+def test_the_policy_where_none_is_named(folders: Folders) -> None:
+    assert load(folders).policy == "graft+"
     assert load(folders).drafter is None
-    assert load(folders, drafter="none").policy == "retrieval"
-    with_head = load(folders, head=folders.specforge)
-    assert with_head.policy == "graft"
+    assert load(folders, drafter="none", preset="paper-16").policy == "retrieval"
+    assert load(folders, head=folders.specforge).policy == "graft+"
+    assert load(folders, head=folders.specforge, preset="paper-16").policy == "graft"
     assert load(folders, head=folders.specforge, policy="pruned").policy == "pruned"
 
 
@@ -216,10 +216,10 @@ def test_a_text_longer_than_the_head_knows_is_told_once(
     engine = load(folders, head=tmp_path / "head", head_window=window, budget=4)
     with caplog.at_level(logging.WARNING, "graft"):
         caplog.clear()
-        answer(engine, max_new_tokens=24)
+        answer(engine, "graft", max_new_tokens=24)
         assert not _grown(caplog)
         for _ in range(2):
-            found = answer(engine, max_new_tokens=50)
+            found = answer(engine, "graft", max_new_tokens=50)
     assert len(_grown(caplog)) == warnings
     assert found.token_ids == answer(engine, "plain", max_new_tokens=50).token_ids
 

@@ -15,6 +15,7 @@ from graft.drafters.none import NoDrafter
 from graft.estimates import Estimates
 from graft.grafter import Grafter, TemplateGrafter
 from graft.growth import Rules
+from graft.host_valued import HostValuedGrafter
 from graft.matrix import AdjacencyMatrix
 from graft.memory import Memory
 from graft.pruning import DraftPlan
@@ -136,7 +137,8 @@ def make_parts(
         sizes = settings.sizes_by_worth(policy)
         spending = Paying(plan, costs, memory.worth, stops=stops, sizes=sizes)
     matrix_memory = MatrixMemory(memory.matrix, settings.prompt_learning, shared=shared)
-    valued = ValuedGrafter(
+    on_host = memory.matrix.ids.device.type == "cpu"
+    valued = (HostValuedGrafter if on_host else ValuedGrafter)(
         plan,
         spending,
         cells,

@@ -30,11 +30,11 @@ from graft.matrix import EMPTY
 ORDERS = (2, 4, 8)
 ROWS = 1 << 18
 RING = 4
-_NOBODY = 0  # key of a row that was never written
-_SPREAD = -7046029254386353131  # odd: spreads keys over rows
-_FACTOR = 6364136223846793005  # odd: of the hash
-_CLASS_BITS = 5
-_NOTHING = EMPTY << _CLASS_BITS  # a follower that there is not, of class 0
+NOBODY = 0  # key of a row that was never written
+SPREAD = -7046029254386353131  # odd: spreads keys over rows
+FACTOR = 6364136223846793005  # odd: of the hash
+CLASS_BITS = 5
+NOTHING = EMPTY << CLASS_BITS  # a follower that there is not, of class 0
 
 
 class Followers(NamedTuple):
@@ -58,6 +58,7 @@ class ContextTable:
 
     Attributes:
         replaced: int64 scalar on the device, rows that were taken from another context so far.
+        missing: int64 [longest], hashes of contexts that are longer than the text.
     """
 
     def __init__(
@@ -75,18 +76,18 @@ class ContextTable:
         self.longest = self.orders[-1]
         with torch.inference_mode(False):  # it can be written in and out of that mode
             size = count * rows + 1  # the last row takes what is written nowhere; nothing reads it
-            self.keys = torch.full((size,), _NOBODY, device=device)
+            self.keys = torch.full((size,), NOBODY, device=device)
             # Token and class, packed: a lookup reads one number for both.
-            self.followers = torch.full((size, ring), _NOTHING, dtype=torch.int32, device=device)
+            self.followers = torch.full((size, ring), NOTHING, dtype=torch.int32, device=device)
             self.seen = torch.zeros(size, dtype=torch.int32, device=device)
             self.replaced = torch.zeros((), dtype=torch.int64, device=device)
             self._orders = torch.tensor(self.orders[::-1], device=device)
             self._age = torch.arange(ring, device=device)
             self._lengths = torch.arange(1, self.longest + 1, device=device)
-            powers = [pow(_FACTOR, n, 1 << 64) for n in range(self.longest)]
+            powers = [pow(FACTOR, n, 1 << 64) for n in range(self.longest)]
             self._powers = torch.tensor([_signed(power) for power in powers], device=device)
             # What stands for a context that is longer than the text: no text has these hashes.
-            self._missing = _drawn(self.longest).to(device)
+            self.missing = _drawn(self.longest).to(device)
 
     @property
     def bytes(self) -> int:
@@ -102,12 +103,12 @@ class ContextTable:
             lengths: int64 [...] or broadcast, tokens of the window that there are.
         """
         sums = ((windows.flip(-1) + 1) * self._powers).cumsum(-1)
-        sums = sums.where(self._lengths <= lengths.unsqueeze(-1), self._missing)
+        sums = sums.where(self._lengths <= lengths.unsqueeze(-1), self.missing)
         return torch.nn.functional.pad(sums, (1, 0))
 
     def follow(self, hashes: Tensor, tokens: Tensor) -> Tensor:
         """Hashes of the contexts that have one more token at their end, int64 [...]."""
-        longer = torch.add((tokens + 1).unsqueeze(-1), hashes[..., :-1], alpha=_FACTOR)
+        longer = torch.add((tokens + 1).unsqueeze(-1), hashes[..., :-1], alpha=FACTOR)
         return torch.cat([hashes[..., :1], longer], -1)
 
     def lookup(self, hashes: Tensor, tables: Tensor | None = None) -> Followers:
@@ -119,8 +120,8 @@ class ContextTable:
         """
         keys, rows = self._place(hashes, tables)
         found = self.keys[rows] == keys
-        packed = self.followers[rows].where(found.unsqueeze(-1), _NOTHING).long()
-        return Followers(packed >> _CLASS_BITS, packed & ((1 << _CLASS_BITS) - 1), found)
+        packed = self.followers[rows].where(found.unsqueeze(-1), NOTHING).long()
+        return Followers(packed >> CLASS_BITS, packed & ((1 << CLASS_BITS) - 1), found)
 
     def learn(
         self, windows: Tensor, followers: Tensor, lengths: Tensor, tables: Tensor | None = None
@@ -156,10 +157,10 @@ class ContextTable:
         standing = tokens.new_zeros(size + 1).scatter(0, place, tokens[order])
         # The rows as they will be: what is new, the newest first, then what was there.
         taken = self.keys[row] != winner
-        self.replaced += (taken & ends & (row < spare) & (self.keys[row] != _NOBODY)).sum()
+        self.replaced += (taken & ends & (row < spare) & (self.keys[row] != NOBODY)).sum()
         seen = self.seen[row].where(~taken, 0) + count
         fresh = standing[(upto.unsqueeze(1) - 1 - self._age).clamp(min=0)]
-        old = (self.followers[row] >> _CLASS_BITS).where(~taken.unsqueeze(1), EMPTY).long()
+        old = (self.followers[row] >> CLASS_BITS).where(~taken.unsqueeze(1), EMPTY).long()
         old = old.gather(1, (self._age - count.unsqueeze(1)).clamp(min=0))
         merged = fresh.where(self._age < count.unsqueeze(1), old)
         done = row.where(ends, spare)
@@ -181,9 +182,9 @@ class ContextTable:
         """Forget everything, or what one table holds."""
         first = 0 if table is None else table * self.rows
         last = len(self.keys) if table is None else first + self.rows
-        self.keys[first:last] = _NOBODY
+        self.keys[first:last] = NOBODY
         self.seen[first:last] = 0
-        self.followers[first:last] = _NOTHING
+        self.followers[first:last] = NOTHING
 
     def tensors(self) -> dict[str, Tensor]:
         """What is held, by name."""
@@ -192,22 +193,22 @@ class ContextTable:
     def check_integrity(self) -> None:
         """Raise AssertionError where what is held makes no sense."""
         followers, seen = self.followers[:-1], self.seen[:-1]
-        tokens = (followers >> _CLASS_BITS).long()
+        tokens = (followers >> CLASS_BITS).long()
         held = self._age < seen.unsqueeze(1)
         assert torch.equal(tokens != EMPTY, held), "as many followers as were seen"
         assert not bool(((tokens < EMPTY) | (tokens >= self.token_count)).any())
         assert torch.equal(self._packed(tokens), followers), "classes are those of the tokens"
-        assert bool(((seen > 0) == (self.keys[:-1] != _NOBODY)).all()), "rows have keys"
+        assert bool(((seen > 0) == (self.keys[:-1] != NOBODY)).all()), "rows have keys"
 
     def _packed(self, tokens: Tensor) -> Tensor:
         """Tokens [n, ring] with their classes: int32."""
-        packed = (tokens << _CLASS_BITS) + follower_class(tokens)
-        return packed.where(tokens != EMPTY, _NOTHING).to(torch.int32)
+        packed = (tokens << CLASS_BITS) + follower_class(tokens)
+        return packed.where(tokens != EMPTY, NOTHING).to(torch.int32)
 
     def _place(self, hashes: Tensor, tables: Tensor | None) -> tuple[Tensor, Tensor]:
         """Keys and rows int64 [..., orders] of contexts, the longest first."""
         keys = hashes[..., self._orders]
-        keys = (keys ^ (keys >> 31)) * _SPREAD | 1  # never _NOBODY
+        keys = (keys ^ (keys >> 31)) * SPREAD | 1  # never NOBODY
         rows = (keys ^ (keys >> 32)) & (self.rows - 1)
         if tables is not None and self.count > 1:
             rows = rows + (tables * self.rows).unsqueeze(-1)

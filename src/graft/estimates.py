@@ -26,6 +26,7 @@ PRIOR = 20.0  # trials that a prior counts for
 WINDOW = 2000.0  # trials that a cell remembers
 MEMORY = 0.97  # share of a sequence's own counts that a round leaves
 STEADY = 1.5  # hits that a factor of 1 counts for
+MOST = 0.999  # that an estimate says
 
 
 class Estimates:
@@ -63,7 +64,7 @@ class Estimates:
 
     def table(self, batch: int) -> Tensor:
         """Estimates of all cells for the running sequences: float32 [batch, cells]."""
-        return (self.rates * self.factors[:batch, self.voice]).clamp(max=0.999)
+        return (self.rates * self.factors[:batch, self.voice]).clamp(max=MOST)
 
     def learn(self, cells: Tensor, counted: Tensor, right: Tensor) -> None:
         """Take in a round: cells [B, n], which are counted and which were right, bool [B, n]."""

@@ -10,6 +10,8 @@ This module knows numbers alone.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -43,6 +45,26 @@ def follower_class(tokens: Tensor) -> Tensor:
     share = torch.where(same == held, 0, torch.where(2 * same >= held, 1, 2))
     older = torch.arange(tokens.shape[1], device=tokens.device) > 0
     return ((held.clamp(min=1, max=3) - 1) * 3 + share) * 2 + older.long()
+
+
+def class_of(age: int, same: int, held: int) -> int:
+    """The class of one follower: its place from the newest on, how often its token is among those
+    held, and how many these are."""
+    share = 0 if same == held else 1 if 2 * same >= held else 2
+    return ((min(held, 3) - 1) * 3 + share) * 2 + (age > 0)
+
+
+class Numbers(NamedTuple):
+    """What cells are numbered by, for those who count on the host: a follower's cell is that of its
+    order, of being the longest found, and its class times the columns; a successor's that of its
+    rank, of a context being found, and its class of probability times the columns."""
+
+    columns: int
+    orders: list[int]
+    longest: int
+    ranks: list[int]
+    with_context: int
+    bounds: list[float]
 
 
 class Cells:
@@ -106,6 +128,17 @@ class Cells:
     def join(self, cells: Tensor, columns: Tensor) -> Tensor:
         """Cells of what retrieval says (0: nothing) with what a drafter says (0: nothing)."""
         return cells + columns
+
+    def numbers(self, k: int) -> Numbers:
+        """For the host; k: successors of the matrix."""
+        return Numbers(
+            _PER_HEAD,
+            self._orders.flatten().tolist(),
+            _CLASSES * _PER_HEAD,
+            self._rank_cells(k).tolist(),
+            4 * 5 * _PER_HEAD,
+            self._matrix_bounds.tolist(),
+        )
 
     def without_drafter(self, cells: Tensor) -> Tensor:
         """The cells of the same retrieval, had the drafter said nothing; 0: nothing is left."""

@@ -97,8 +97,8 @@ def grow(
             offers = offers._replace(valid=offers.valid & ((drafted > 0) | alone))
         offered.append(offers)
         drafts.append(drafted)
-        more = depth < draft.tree.max_depth
-        level = _best_of(level, offers, drafted if more else None, table, budget, lookups.contexts)
+        known = drafted if depth <= draft.tree.max_depth else None
+        level = _best_of(level, offers, known, table, budget, lookups.contexts)
         grown.append(level)
         if front.settled(level.values):
             break

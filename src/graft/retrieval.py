@@ -153,6 +153,10 @@ class MatrixMemory:
         """The slots change their tables."""
         self._tables.move(source, target)
 
+    def first_row(self, slot: int) -> int:
+        """The first row of the table of a slot."""
+        return self._tables[slot] * self.matrix.token_count
+
     def _rows(self, tokens: Tensor) -> Tensor:
         """Rows of the matrix for tokens [B, n] of the running sequences."""
         if self._tables.shared:
