@@ -30,14 +30,15 @@ def small(vocab_size: int = 12, **changes: Any) -> Engine:
 
 
 def tiny_engine(family: str = "llama", **changes: Any) -> Engine:
-    """An engine over a real architecture; its answers are spelt in bytes."""
+    """An engine over a real architecture, which retrieves unless told; its answers are spelt in
+    bytes."""
     return Engine(
         TransformersTarget(tiny_model(family), max_context=200),
         byte_tokenizer(),
         name=family,
         token_count=VOCAB_SIZE,
         eos_token_ids=(EOS_ID,),
-        settings=EngineSettings(**changes),
+        settings=EngineSettings(**{"policy": "retrieval", **changes}),
         costs=FREE,
     )
 

@@ -209,8 +209,11 @@ def fake_engine(
             vocabulary speaks printable ASCII, so its text is text.
         tokenizer: `byte_tokenizer()` if None.
         eos_token_ids: <eos> where the vocabulary holds it, if None.
-        settings: k is cut to the vocabulary where None is given.
+        settings: k is cut to the vocabulary where None is given. Without a policy it retrieves.
     """
+    settings = settings or EngineSettings(
+        k=min(8, vocab_size if target is None else target.token_count)
+    )
     if target is None:
         if vocab_size >= 256:
             law.setdefault("likely", _PRINTABLE)
@@ -223,7 +226,7 @@ def fake_engine(
         name="fake",
         token_count=target.token_count,
         eos_token_ids=eos_token_ids,
-        settings=settings or EngineSettings(k=min(8, target.token_count)),
+        settings=settings.having(policy=settings.policy or "retrieval"),
         templates=None if template is None else [template],
         costs=FREE,
     )

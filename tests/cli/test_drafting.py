@@ -60,7 +60,7 @@ def test_verify_compares_a_drafter(run: Command, folders: Folders) -> None:
         ran = run(*start, "--budget", "8", *options(folders, kind))
         found = json.loads(ran.out)
         assert ran.code == 0
-        assert (found["policy"], found["budget"], found["same"]) == ("graft", 8, True)
+        assert (found["policy"], found["budget"], found["same"]) == ("graft+", 8, True)
         assert found["law"]["passed"]
     assert found["tau"] > 1.2  # the draft model is right
 

@@ -37,7 +37,7 @@ def test_the_page_is_the_answer(run: Command, model: str, out: Path) -> None:
     assert [token for token, _, _ in committed] == expected["token_ids"]
     assert "".join(text for _, text, _ in committed) == expected["text"]
     assert data["model"] == "tiny"
-    assert data["policy"] == "retrieval"
+    assert data["policy"] == "graft+"
     assert data["budget"] == 6
     assert data["prompt"] == "hello"
     assert data["settings"] == {"temperature": 0.8, "seed": "5"}

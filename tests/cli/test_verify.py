@@ -62,7 +62,7 @@ def test_json_holds_everything(run: Command, model: str) -> None:
     assert ran.err == ""
     assert found["same"]
     assert (found["tokens"], found["excuses"], found["mismatches"]) == (16, 0, 0)
-    assert (found["model"], found["policy"], found["budget"]) == ("tiny", "retrieval", 4)
+    assert (found["model"], found["policy"], found["budget"]) == ("tiny", "graft+", 4)
     assert [p["tokens"] for p in found["prompts"]] == [8, 8]
     assert found["law"]["samples"] == 20
     assert found["law"]["passed"]

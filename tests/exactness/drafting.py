@@ -40,14 +40,15 @@ def engine(
     costs: Costs | None = FREE,
     **settings: Any,
 ) -> Engine:
-    """A fresh engine with an empty matrix."""
+    """A fresh engine with an empty matrix, by the paper's policy unless told."""
+    policy = "retrieval" if drafter is None else "graft"
     return Engine(
         target(family),
         byte_tokenizer(),
         name=family,
         token_count=VOCAB_SIZE,
         eos_token_ids=(EOS_ID,),
-        settings=EngineSettings(**settings),
+        settings=EngineSettings(**{"policy": policy, **settings}),
         drafter=drafter,
         costs=costs,
     )

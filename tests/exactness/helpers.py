@@ -42,14 +42,15 @@ def family_target(family: str) -> TransformersTarget:
 
 
 def family_engine(family: str, target: TransformersTarget | None = None, **settings: Any) -> Engine:
-    """A fresh engine, with an empty matrix, over the family's tiny model."""
+    """A fresh engine, with an empty matrix, over the family's tiny model; it retrieves unless
+    told."""
     return Engine(
         target or family_target(family),
         byte_tokenizer(),
         name=family,
         token_count=VOCAB_SIZE,
         eos_token_ids=(EOS_ID,),
-        settings=EngineSettings(**settings),
+        settings=EngineSettings(**{"policy": "retrieval", **settings}),
         costs=FREE,
     )
 
