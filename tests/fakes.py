@@ -211,13 +211,11 @@ def fake_engine(
         eos_token_ids: <eos> where the vocabulary holds it, if None.
         settings: k is cut to the vocabulary where None is given. Without a policy it retrieves.
     """
-    settings = settings or EngineSettings(
-        k=min(8, vocab_size if target is None else target.token_count)
-    )
     if target is None:
         if vocab_size >= 256:
             law.setdefault("likely", _PRINTABLE)
         target = FakeTarget(vocab_size, **law)
+    settings = settings or EngineSettings(k=min(8, target.token_count))
     if eos_token_ids is None:
         eos_token_ids = (EOS_ID,) if target.token_count > EOS_ID else ()
     return Engine(
