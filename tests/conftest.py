@@ -47,6 +47,6 @@ def pinned(gguf: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The tiny file in the place of the real one, offered by the environment variable."""
     digest = hashlib.sha256(gguf.read_bytes()).hexdigest()
     monkeypatch.setattr(smollm2, "GGUF_SHA256", digest)
-    monkeypatch.setattr(smollm2, "_installed_gguf", lambda: None)
+    monkeypatch.setattr(smollm2, "_packaged_gguf", lambda: None)
     monkeypatch.setenv(smollm2.SOURCE_ENV, str(gguf))
     return gguf

@@ -183,11 +183,11 @@ def test_an_installed_package_with_another_file_is_passed_over(
 ) -> None:
     other = tmp_path / "other.gguf"
     other.write_bytes(b"GGUF")
-    monkeypatch.setattr(smollm2, "_installed_gguf", lambda: other)
-    assert smollm2._find_gguf() == pinned
-    monkeypatch.setattr(smollm2, "_installed_gguf", lambda: pinned)
+    monkeypatch.setattr(smollm2, "_packaged_gguf", lambda: other)
+    assert smollm2.installed_gguf() == pinned
+    monkeypatch.setattr(smollm2, "_packaged_gguf", lambda: pinned)
     monkeypatch.delenv(smollm2.SOURCE_ENV)
-    assert smollm2._find_gguf() == pinned
+    assert smollm2.installed_gguf() == pinned
 
 
 def test_the_package_is_found_without_importing_it(
@@ -199,7 +199,7 @@ def test_the_package_is_found_without_importing_it(
     (package / smollm2.GGUF_NAME).write_bytes(b"GGUF")
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     importlib.invalidate_caches()
-    assert smollm2._installed_gguf() == package / smollm2.GGUF_NAME
+    assert smollm2._packaged_gguf() == package / smollm2.GGUF_NAME
 
 
 def test_failing_to_fetch_says_what_to_do(

@@ -30,7 +30,7 @@ def test_list_tells_what_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     source = tmp_path / "tiny.gguf"
     write_tiny_gguf(source)
     monkeypatch.setattr(smollm2, "GGUF_SHA256", hashlib.sha256(source.read_bytes()).hexdigest())
-    monkeypatch.setattr(smollm2, "_installed_gguf", lambda: source)
+    monkeypatch.setattr(smollm2, "_packaged_gguf", lambda: source)
     folder = smollm2.ensure_smollm2(tmp_path)
     assert list_models(tmp_path, check=True)[0].ready
     data = bytearray((folder / "model.safetensors").read_bytes())

@@ -64,7 +64,7 @@ def test_the_alias_goes_through_the_conversion(
     source = tmp_path / "tiny.gguf"
     write_tiny_gguf(source)
     monkeypatch.setattr(smollm2, "GGUF_SHA256", hashlib.sha256(source.read_bytes()).hexdigest())
-    monkeypatch.setattr(smollm2, "_installed_gguf", lambda: None)
+    monkeypatch.setattr(smollm2, "_packaged_gguf", lambda: None)
     monkeypatch.setenv(smollm2.SOURCE_ENV, str(source))
     monkeypatch.setenv("GRAFT_CACHE", str(tmp_path / "cache"))
     said: list[str] = []

@@ -14,6 +14,7 @@ from graft.costs import Costs
 from graft.profile import MadeFor, Profile, load_profile, save_profile
 from graft.profiles import any_profile, find_profile, own_place
 from graft.settings import EngineSettings
+from graft.template import Template
 
 HERE = MadeFor("tiny", "f" * 16, 1000, None, "cpu", "cpu (one)", "float32", "as loaded", 2)
 RULE = {"depth": 4, "checkpoints": (0, 2), "thresholds": (0.4, 0.1), "kept": (2, 4), "beam": 3}
@@ -31,6 +32,16 @@ def test_it_fills_what_is_open() -> None:
     assert filled == EngineSettings(policy="graft", budget=6, **RULE)  # type: ignore[arg-type]
     assert PROFILE.fill(EngineSettings(policy="retrieval")).budget == 3
     assert PROFILE.fill(EngineSettings(policy="graft", budget=6)).kept == (2, 4)
+
+
+def test_templates_go_with_the_settings_they_were_made_for(tmp_path: Path) -> None:
+    three = tuple(Template(((0,), (r,), (0, 0))) for r in (1, 2, 3))
+    profile = replace(PROFILE, templates={"graft": three})
+    assert profile.templates_of(profile.fill(EngineSettings())) == three
+    for other in (EngineSettings(budget=9), EngineSettings(policy="retrieval")):
+        assert profile.templates_of(profile.fill(other)) == ()
+    save_profile(tmp_path / "p.json", profile)
+    assert load_profile(tmp_path / "p.json") == profile
 
 
 def test_dense_drafts_of_an_eagle_head_go_by_its_name_too() -> None:

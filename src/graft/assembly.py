@@ -20,7 +20,15 @@ from graft.matrix import AdjacencyMatrix
 from graft.memory import Memory
 from graft.pruning import DraftPlan
 from graft.retrieval import MatrixMemory, MatrixRetriever, NoRetriever
-from graft.settings import DRAFTING, NEEDING_DRAFTER, RETRIEVING, VALUED, EngineSettings, Policy
+from graft.settings import (
+    DRAFTING,
+    NEEDING_DRAFTER,
+    RETRIEVING,
+    TEMPLATED,
+    VALUED,
+    EngineSettings,
+    Policy,
+)
 from graft.spending import Fixed, Paying, Spending
 from graft.template import Template
 from graft.valued import ValuedGrafter
@@ -63,8 +71,7 @@ def make_plan(
         # There are no steps to stop between; a block has a confident part.
         shape = "suffix" if drafter is None else "graft"
     plan = settings.plan(shape, settings.budget_on(policy, device_type))
-    templated = policy in RETRIEVING and policy not in VALUED
-    if templated and len(templates) not in (1, plan.stages):
+    if policy in TEMPLATED and len(templates) not in (1, plan.stages):
         stages = ", ".join(map(plan.stage_name, range(plan.stages)))
         raise ValueError(
             f"{len(templates)} templates are loaded, but with policy={policy!r} the stages of a "

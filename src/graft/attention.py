@@ -88,11 +88,10 @@ class Step:
         key = (window, groups, like.dtype)
         found = self._biases.get(key)
         if found is None or found.device != like.device:
-            hidden = torch.full((), float("-inf"), dtype=like.dtype, device=like.device)
-            seen = self._seen(window).to(like.device)
-            rows = torch.where(seen, torch.zeros_like(hidden), hidden)
-            found = rows.unsqueeze(1).expand(-1, groups, -1, -1).flatten(1, 2).unsqueeze(1)
-            self._biases[key] = found
+            hidden = ~self._seen(window).to(like.device)
+            rows = like.new_zeros(self.batch, groups, self.width, self.end)
+            rows.masked_fill_(hidden.unsqueeze(1), float("-inf"))
+            found = self._biases[key] = rows.flatten(1, 2).unsqueeze(1)
         return found
 
     def _seen(self, window: int | None) -> Tensor:

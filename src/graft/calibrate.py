@@ -18,8 +18,8 @@ from graft.profile import TUNED, MadeFor, Profile
 from graft.prompts import Prompt, encode
 from graft.pruning import scaled_beam, scaled_depth
 from graft.replay import Recording, every_step, record
-from graft.settings import EngineSettings, Policy
-from graft.tuning import Choice, Player, Score, tune
+from graft.settings import TEMPLATED, EngineSettings, Policy
+from graft.tuning import Choice, Player, Score, templated, tune
 
 # To choose from: rows cost from the first one on a CPU and hardly anything on a GPU.
 BUDGETS = {"cpu": (2, 3, 4, 6, 8, 12, 16), "cuda": (8, 16, 32, 60)}
@@ -76,7 +76,8 @@ class Calibration:
             settings[str(policy)] = {k: v for k, v in values.items() if v is not None}
         rates = {str(p): c.score.tokens_per_second for p, c in self.choices.items()}
         rates["plain"] = self.plain.tokens_per_second
-        return Profile(here, self.player.costs, self.best, settings, rates)
+        templates = {str(p): c.templates for p, c in self.choices.items() if c.templates}
+        return Profile(here, self.player.costs, self.best, settings, rates, templates)
 
 
 def calibrate(
@@ -130,7 +131,7 @@ def calibrate(
         steps.next(f"tuning {policy}")
         usual = base.budget_on(policy, kind)
         preset[policy] = tune(player, base, policy, (usual,), rule=True)
-        choices[policy] = tune(player, base, policy, sizes)
+        choices[policy] = _tuned(player, base, policy, sizes)
     found = Calibration(player, choices, preset, player.plain(), {}, looping)
     if transfer and found.best != "plain":
         return replace(found, transfer=_transfer(found, base, sizes, steps))
@@ -181,6 +182,11 @@ def _recordings(
     return out, looping
 
 
+def _tuned(player: Player, base: EngineSettings, policy: Policy, sizes: Sequence[int]) -> Choice:
+    choice = tune(player, base, policy, sizes)
+    return templated(player, choice) if policy in TEMPLATED else choice
+
+
 def _policies(engine: Engine) -> tuple[Policy, ...]:
     if engine.drafter is None:
         return ("retrieval", "suffix", "graft+")
@@ -197,8 +203,9 @@ def _transfer(
     for task in tasks:
         steps.next(f"tuning without {task}")
         others = player.of_tasks([t for t in tasks if t != task])
-        settings = tune(others, base, best.policy, sizes).settings
+        tuned = _tuned(others, base, best.policy, sizes)
+        there = replace(player, templates=tuned.templates or player.templates)
         with_all = best.score.tasks[task].tokens_per_second
-        played = player.play(settings, best.policy).tasks[task].tokens_per_second
+        played = there.play(tuned.settings, best.policy).tasks[task].tokens_per_second
         out[task] = with_all, played
     return out

@@ -433,7 +433,14 @@ class Engine:
     def _plan(self, settings: EngineSettings) -> DraftPlan:
         policy = self._policy(settings)
         device = self.target.device.type
-        return make_plan(settings, policy, self.drafter, self.templates, device)
+        return make_plan(settings, policy, self.drafter, self._templates(settings), device)
+
+    def _templates(self, settings: EngineSettings) -> Sequence[Template]:
+        """The user's, or those of the profile, or what ships."""
+        if self._templated or self.profile is None:
+            return self.templates
+        found = self.profile.templates_of(settings)
+        return [template.within(self.matrix.k) for template in found] or self.templates
 
     def _scheduler(
         self,
@@ -461,7 +468,7 @@ class Engine:
             drafter.open(slots, room)
         self._drafted = drafter is self.drafter
         parts = make_parts(
-            settings, policy, plan, self.memory, self.templates, drafter, slots, costs
+            settings, policy, plan, self.memory, self._templates(settings), drafter, slots, costs
         )
         decoder = BatchDecoder(
             self.target,

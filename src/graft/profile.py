@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from graft.atomic import write_whole
 from graft.costs import Costs
 from graft.settings import EngineSettings, Policy
+from graft.template import Template
 
 FORMAT = 1
 # What a profile may set, per policy.
@@ -48,6 +49,7 @@ class Profile:
         policy: the one that made most tokens per second.
         settings: per policy, fields of `EngineSettings` (`TUNED`).
         tokens_per_second: per policy, as played; "plain" among them.
+        templates: per policy, one per stage, where there are better ones than those that ship.
     """
 
     made_for: MadeFor
@@ -55,6 +57,7 @@ class Profile:
     policy: Policy
     settings: Mapping[str, Mapping[str, Any]]
     tokens_per_second: Mapping[str, float]
+    templates: Mapping[str, tuple[Template, ...]] = field(default_factory=dict)
 
     def differences(self, here: MadeFor) -> list[str]:
         """Where settings would not serve: names with what was found and what is there."""
@@ -94,6 +97,13 @@ class Profile:
             return settings
         return settings.having(**found)
 
+    def templates_of(self, settings: EngineSettings) -> tuple[Template, ...]:
+        """What was found for settings, if they are the profile's; else none."""
+        found = self.settings.get(settings.policy or self.policy)
+        if found is None or any(getattr(settings, name) != found[name] for name in found):
+            return ()
+        return self.templates.get(settings.policy or self.policy, ())
+
 
 def save_profile(path: str | Path, profile: Profile) -> None:
     """Write a profile, whole or not at all.
@@ -108,6 +118,10 @@ def save_profile(path: str | Path, profile: Profile) -> None:
         "policy": profile.policy,
         "settings": {k: dict(v) for k, v in profile.settings.items()},
         "tokens_per_second": dict(profile.tokens_per_second),
+        "templates": {
+            policy: [template.paths for template in templates]
+            for policy, templates in profile.templates.items()
+        },
     }
     place = Path(path)
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -145,6 +159,10 @@ def _parsed(data: Any) -> Profile:
             raise ValueError(f"settings {sorted(unknown)} of {policy}")
         settings[policy] = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
         EngineSettings(policy=policy, **settings[policy])  # refuses what does not fit
+    templates = {
+        policy: tuple(Template(tuple(tuple(path) for path in paths)) for paths in each)
+        for policy, each in data.get("templates", {}).items()
+    }
     lists = {name: tuple(costs[name]) for name in ("rows", "verify")}
     return Profile(
         MadeFor(**data["made_for"]),
@@ -152,4 +170,5 @@ def _parsed(data: Any) -> Profile:
         data["policy"],
         settings,
         {k: float(v) for k, v in data["tokens_per_second"].items()},
+        templates,
     )

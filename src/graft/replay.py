@@ -128,6 +128,18 @@ def _drafts(
         yield _to_cpu(draft)
 
 
+def stage_of(draft: Draft, plan: DraftPlan) -> int:
+    """The stage at which a draft of full depth would end under a plan."""
+    confidence = draft.confidence[0].tolist()
+    marks = zip(plan.checkpoints, plan.thresholds, strict=True)
+    below = (
+        i
+        for i, (mark, least) in enumerate(marks)
+        if mark < len(confidence) and confidence[mark] < least
+    )
+    return next(below, len(plan.checkpoints))
+
+
 def stopped(draft: Draft, plan: DraftPlan) -> Draft:
     """A draft of full depth as it would be under a plan of as many levels or fewer: where its
     confidence first falls below a threshold it ends.
@@ -138,13 +150,9 @@ def stopped(draft: Draft, plan: DraftPlan) -> Draft:
     confidence = draft.confidence[0].tolist()
     if plan.depth > len(confidence) + 1:
         raise ValueError(f"depth={plan.depth}, but drafts of {len(confidence) + 1} are recorded")
-    marks = [
-        i
-        for i, (mark, least) in enumerate(zip(plan.checkpoints, plan.thresholds, strict=True))
-        if mark < len(confidence) and confidence[mark] < least
-    ]
-    stage = marks[0] if marks else len(plan.checkpoints)
-    steps = plan.checkpoints[stage] if marks else plan.depth - 1
+    stage = stage_of(draft, plan)
+    full = stage == len(plan.checkpoints)
+    steps = plan.depth - 1 if full else plan.checkpoints[stage]
     tree = draft.tree
     inside = tree.used[0] & (tree.depths[0] <= steps + 1)
     keep = inside.nonzero().squeeze(1)[: plan.budget + 1]  # the root, then the best

@@ -39,6 +39,7 @@ DRAFTING = ("dense", "eagle3", "pruned", "graft-unpruned", "graft", "graft+", "r
 NEEDING_DRAFTER = tuple(policy for policy in DRAFTING if policy != "graft+")
 RETRIEVING = ("retrieval", "graft-unpruned", "graft", "graft+", "suffix", "rasd")
 VALUED = ("graft+", "suffix", "rasd")
+TEMPLATED = tuple(policy for policy in RETRIEVING if policy not in VALUED)
 PRUNING = ("pruned", "graft", "graft+")
 # Parts of graft+ that can be left out, to see what each is good for:
 #   contexts     followers of longer contexts

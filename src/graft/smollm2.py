@@ -31,7 +31,15 @@ from transformers import GenerationConfig, LlamaConfig, PreTrainedTokenizerFast
 from graft.model_cache import cache_root, problems, publish
 from graft.model_support import ModelError
 
-__all__ = ["ALIAS", "PACKAGE", "SOURCE_ENV", "check_smollm2", "ensure_smollm2", "smollm2_folder"]
+__all__ = [
+    "ALIAS",
+    "PACKAGE",
+    "SOURCE_ENV",
+    "check_smollm2",
+    "ensure_smollm2",
+    "installed_gguf",
+    "smollm2_folder",
+]
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +106,7 @@ def _facts() -> dict[str, object]:
 
 def _build(folder: Path, say: Say) -> None:
     with tempfile.TemporaryDirectory(dir=folder) as fetched:
-        source = _find_gguf() or _fetch_gguf(Path(fetched), say)
+        source = installed_gguf() or _fetch_gguf(Path(fetched), say)
         say(f"converting {ALIAS} (once, some seconds)")
         convert_llama_gguf(source, folder)
 
@@ -106,8 +114,14 @@ def _build(folder: Path, say: Say) -> None:
 # --- where the file comes from ---------------------------------------------------------------
 
 
-def _find_gguf() -> Path | None:
-    installed = _installed_gguf()
+def installed_gguf() -> Path | None:
+    """The file that the default model is made of, where its package is installed or the
+    environment names it.
+
+    Raises:
+        ModelError: if the environment names another file.
+    """
+    installed = _packaged_gguf()
     if installed is not None:
         if _is_source(installed):
             return installed
@@ -120,7 +134,7 @@ def _find_gguf() -> Path | None:
     return _pinned(path)
 
 
-def _installed_gguf() -> Path | None:
+def _packaged_gguf() -> Path | None:
     # find_spec of a top-level name runs no code of the package.
     spec = importlib.util.find_spec(PACKAGE.split("==")[0].replace("-", "_"))
     for place in (spec.submodule_search_locations if spec else None) or ():

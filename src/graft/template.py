@@ -14,7 +14,7 @@ import heapq
 import json
 import operator
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
@@ -100,7 +100,12 @@ class Template:
         return out
 
 
-def derive(ranks: Iterable[Sequence[int]], size: int, max_depth: int = 12) -> Template:
+def derive(
+    ranks: Sequence[Sequence[int]],
+    size: int,
+    max_depth: int = 12,
+    starts: Sequence[Sequence[bool]] | None = None,
+) -> Template:
     """The `size` rank paths that real text follows most often.
 
     Args:
@@ -108,6 +113,7 @@ def derive(ranks: Iterable[Sequence[int]], size: int, max_depth: int = 12) -> Te
             the token that came next; -1 where it did not hold it.
         size: paths wanted.
         max_depth: longest path.
+        starts: for each position, whether paths are counted from there; None counts from all.
 
     Counted frequencies order the paths that were seen often; a path too rare to count is worth
     its parent's frequency times its last rank's share at any depth (the product form). [ours]
@@ -115,16 +121,18 @@ def derive(ranks: Iterable[Sequence[int]], size: int, max_depth: int = 12) -> Te
     counts: Counter[RankPath] = Counter()
     last: Counter[int] = Counter()
     total = 0
-    for text in ranks:
+    for number, text in enumerate(ranks):
+        last.update(text)
         for start in range(len(text)):
+            if starts is not None and not starts[number][start]:
+                continue
             total += 1
-            last[text[start]] += 1
             for end in range(start + 1, min(start + max_depth, len(text)) + 1):
                 if text[end - 1] < 0:
                     break
                 counts[tuple(text[start:end])] += 1
     width = max((rank for rank in last if rank >= 0), default=-1) + 1
-    share = [last[rank] / max(total, 1) for rank in range(width)]
+    share = [last[rank] / max(last.total(), 1) for rank in range(width)]
 
     def value(path: RankPath, parent: float) -> float:
         seen = counts[path]

@@ -3,7 +3,7 @@
 Settings are played over recorded answers (`graft.replay`), each time from an empty matrix on, and
 time is counted by measured costs. Every task counts alike. The search goes by coordinates: first
 the budget, with the rule of the preset; then, at the best one, depth, each threshold and each
-number of kept nodes in turn, as long as it helps.
+number of kept nodes in turn, as long as it helps; last the templates (`templated`).
 
 It knows settings and recordings: not engines, not prompts.
 """
@@ -17,12 +17,13 @@ from typing import Any
 
 import torch
 
-from graft.assembly import make_parts, make_plan, pick_drafter
+from graft.assembly import SPARE, make_parts, make_plan, pick_drafter
 from graft.costs import Costs
 from graft.drafters.base import Drafter
 from graft.matrix import AdjacencyMatrix
 from graft.memory import Memory
-from graft.pruning import scaled_depth
+from graft.pruning import DraftPlan, scaled_depth
+from graft.rank_paths import stage_templates
 from graft.replay import Played, Recording, play
 from graft.settings import DRAFTING, EngineSettings, Policy
 from graft.template import Template
@@ -60,6 +61,7 @@ class Choice:
     policy: Policy
     settings: EngineSettings  # with its budget
     score: Score
+    templates: tuple[Template, ...] = ()  # one per stage; none where the engine's serve as well
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class Player:
         """
         cpu = torch.device("cpu")
         memory = Memory(AdjacencyMatrix(self.token_count, settings.k, cpu))
-        plan = make_plan(settings, policy, self.drafter, self.templates, self.device_type)
+        plan = self.plan(settings, policy)
         drafter = pick_drafter(policy, self.drafter)
         parts = make_parts(settings, policy, plan, memory, self.templates, drafter, 1, self.costs)
         out: dict[str, Played] = {}
@@ -110,6 +112,10 @@ class Player:
             played = play(own, parts.grafter, parts.spending, self.costs)
             out[recording.task] = out.get(recording.task, Played()) + played
         return Score(out)
+
+    def plan(self, settings: EngineSettings, policy: Policy) -> DraftPlan:
+        """How rounds of these settings are drafted."""
+        return make_plan(settings, policy, self.drafter, self.templates, self.device_type)
 
     def plain(self) -> Score:
         """Plain decoding: a round is the target's forward over one row."""
@@ -171,6 +177,31 @@ def tune(
             if best == before:
                 break
     return Choice(policy, best, tried[best])
+
+
+def templated(player: Player, choice: Choice) -> Choice:
+    """A choice with templates of its own, where they serve better than the engine's on answers
+    that they were not made from: of each half the templates are played on the other one."""
+    size = SPARE * (choice.settings.budget or 1)
+    plan = player.plan(choice.settings, choice.policy)
+
+    def made(recordings: Sequence[Recording]) -> tuple[Template, ...]:
+        return stage_templates(recordings, plan, player.token_count, size)
+
+    def rate(recordings: Sequence[Recording], templates: Sequence[Template]) -> float:
+        other = replace(player, recordings=recordings, templates=templates)
+        return other.play(choice.settings, choice.policy).tokens_per_second
+
+    halves = player.recordings[::2], player.recordings[1::2]
+    if not all(halves):
+        return choice
+    own = sum(rate(a, made(b)) for a, b in (halves, halves[::-1]))
+    usual = sum(rate(half, player.templates) for half in halves)
+    if own < GAIN * usual:
+        return choice
+    templates = made(player.recordings)
+    score = replace(player, templates=templates).play(choice.settings, choice.policy)
+    return replace(choice, score=score, templates=templates)
 
 
 Move = Callable[[EngineSettings], list[EngineSettings]]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from graft.bench.item import Item
 from graft.bench.measurement import Measurement
 from graft.bench.methods import cases_of, parse_method
+from graft.bench.outside import generate
 from graft.bench.results import read_results
 from graft.bench.results_writer import ResultsWriter
 from graft.bench.runner import Plan, Runner
@@ -70,7 +72,8 @@ def opened(
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "results.jsonl"
     with ResultsWriter(path, {"dtype": "float32"}) as writer:
-        yield Runner(what, made, lambda: tiny_model("llama"), writer, folder)
+        model = tiny_model("llama")
+        yield Runner(what, made, lambda _: partial(generate, model), writer, folder)
 
 
 def run(

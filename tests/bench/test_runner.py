@@ -192,14 +192,15 @@ class TestMatrices:
             pass
 
 
-def test_the_unpacked_model_is_made_once_and_when_needed(tmp_path: Path) -> None:
+def test_others_are_asked_for_by_name_and_when_needed(tmp_path: Path) -> None:
     with opened(tmp_path, plan("plain,hf,hf-lookup", ITEMS[:2])) as runner:
-        made, real = [], runner._make_unpacked
-        runner._make_unpacked = lambda: made.append(1) or real()  # type: ignore[func-returns-value]
+        asked: list[str] = []
+        real = runner._outside
+        runner._outside = lambda method: asked.append(method) or real(method)  # type: ignore[func-returns-value]
         list(runner.run())
-    assert made == [1]
+    assert set(asked) == {"hf", "hf-lookup"}
     with opened(tmp_path / "b", plan("plain", ITEMS[:1])) as runner:
-        runner._make_unpacked = pytest.fail
+        runner._outside = pytest.fail
         list(runner.run())
 
 

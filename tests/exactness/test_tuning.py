@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
+import torch
 
 from graft.costs import Costs
+from graft.matrix import Best
 from graft.pruning import scaled_depth
+from graft.rank_paths import stage_templates
 from graft.replay import Recording, every_step, record
 from graft.settings import EngineSettings, Policy
-from graft.tuning import Player, tune
+from graft.template import RankPath, Template
+from graft.tuning import Player, templated, tune
 from tests.cost_tables import DEAR, FREE
 from tests.exactness.drafting import DRAFTERS, engine
 from tests.exactness.helpers import PROMPTS
@@ -82,6 +87,43 @@ def test_dear_steps_make_shallow_drafts() -> None:
         costly = tune(player(dear), EngineSettings(), policy, (8,)).score.whole  # type: ignore[arg-type]
         cheap = tune(player(FREE), EngineSettings(), policy, (8,)).score.whole  # type: ignore[arg-type]
         assert costly.steps / costly.rounds < cheap.steps / cheap.rounds
+
+
+def second_best() -> Player:
+    """Texts whose next token is always the second of what the target holds likeliest."""
+    text = [5, 3, 4] * 14
+    follows = {5: 3, 3: 4, 4: 5}
+    said = torch.tensor([[9, follows[token], 8] for token in text])
+    one = Recording("task", torch.tensor([2, *text]), 1, [], Best(said, said.float()))
+    return replace(player(DEAR), recordings=[one] * 4, drafter=None)
+
+
+@pytest.mark.parametrize("shipped", [((0,), (0, 0)), ((1,), (1, 1))])
+def test_templates_are_kept_where_they_serve_better(shipped: tuple[RankPath, ...]) -> None:
+    given = replace(second_best(), templates=[Template(shipped)])
+    choice = tune(given, EngineSettings(k=3), "retrieval", (2,))
+    found = templated(given, choice)
+    if (1,) in shipped:
+        assert found == choice
+        return
+    (template,) = found.templates
+    assert template.paths[:2] == ((1,), (1, 1))
+    assert found.score.tokens_per_second > choice.score.tokens_per_second
+    assert found.settings == choice.settings
+    again = replace(given, templates=found.templates).play(choice.settings, "retrieval")
+    assert again.tokens_per_second == pytest.approx(found.score.tokens_per_second)
+    alone = replace(given, recordings=given.recordings[:1])  # nothing to try them on
+    assert not templated(alone, choice).templates
+
+
+def test_every_stage_gets_a_template() -> None:
+    given = player(DEAR)
+    choice = tune(given, EngineSettings(), "graft", (6,))
+    plan = given.plan(choice.settings, "graft")
+    assert plan.stages > 1
+    made = stage_templates(given.recordings, plan, VOCAB_SIZE, 12)
+    assert [len(template) for template in made] == [12] * plan.stages
+    assert replace(given, templates=made).play(choice.settings, "graft").whole.tau >= 1
 
 
 def test_plain_decoding_takes_a_forward_a_token() -> None:

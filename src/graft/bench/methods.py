@@ -2,8 +2,8 @@
 
 A method is a policy of Graft, with its drafter in front where it is not the default one
 ("graft", "model:graft") and, behind graft+, the parts that it does without ("graft+-contexts"), or
-a way of Transformers: "hf" is `generate`, "hf-lookup" its prompt lookup. It knows names and numbers
-alone.
+one of others: "hf" is `generate` of Transformers, "hf-lookup" its prompt lookup, "llama.cpp" that
+program. It knows names and numbers alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import get_args
 
 from graft.settings import DRAFTING, NEEDING_DRAFTER, Part, Policy
 
-OUTSIDE = ("hf", "hf-lookup")
+# Methods of others, and those of them that run other weights.
+OUTSIDE = ("hf", "hf-lookup", "llama.cpp")
+OTHER_WEIGHTS = ("llama.cpp",)
 POLICIES: tuple[str, ...] = get_args(Policy)
 PARTS: tuple[str, ...] = get_args(Part)
 
@@ -26,7 +28,7 @@ class Method:
 
     Attributes:
         name: as reports call it.
-        policy: of Graft; None for a way of Transformers.
+        policy: of Graft; None for a method of others.
         drafter: whose trees; None for the default one, or none.
         without: parts of graft+ that are left out.
     """
@@ -38,7 +40,7 @@ class Method:
 
     @property
     def has_budget(self) -> bool:
-        return self.name != "hf" and self.policy != "plain"
+        return self.policy != "plain" and self.name not in ("hf", "llama.cpp")
 
 
 @dataclass(frozen=True)

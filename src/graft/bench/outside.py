@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -36,6 +36,21 @@ class Outside(NamedTuple):
     def tau(self) -> float:
         """Tokens per forward after the first forward."""
         return (len(self.token_ids) - self.first_tokens) / self.rounds if self.rounds else 1.0
+
+
+class Answer(Protocol):
+    """A way of others to answer one prompt. Arguments as for `generate`."""
+
+    def __call__(
+        self,
+        prompt: Sequence[int],
+        *,
+        lookup: int,
+        max_new_tokens: int,
+        temperature: float,
+        eos_token_ids: Sequence[int],
+        seed: int,
+    ) -> Outside: ...
 
 
 class _Clock(BaseStreamer):

@@ -25,7 +25,7 @@ from graft.bench.grouping import (
     tasks_of,
     without_looping,
 )
-from graft.bench.methods import OUTSIDE
+from graft.bench.methods import OTHER_WEIGHTS, OUTSIDE
 from graft.bench.results import Results, differences
 from graft.bench.statistics import (
     Estimate,
@@ -142,15 +142,24 @@ def _main(groups: Mapping[Setting, Group], environment: Mapping[str, Any]) -> li
 
 
 def _other_weights(groups: Mapping[Setting, Group], environment: Mapping[str, Any]) -> list[str]:
-    """What Transformers' own methods do not share, where weights are packed."""
+    """What methods of others do not share: packed weights, and the weights themselves."""
     columns = [column for group in groups.values() for column in group]
-    names = dict.fromkeys(c.method for c in columns if c.method in OUTSIDE)
+    foreign = dict.fromkeys(c.method for c in columns if c.method in OTHER_WEIGHTS)
+    settings = environment.get("settings", {})
+    out = [
+        f"{name} runs other weights, so its answers are others: {_told(settings.get(name))}."
+        for name in foreign
+    ]
+    names = dict.fromkeys(
+        c.method for c in columns if c.method in OUTSIDE and c.method not in foreign
+    )
     weights = str(environment.get("weights"))
     if not names or "packed" not in weights:
-        return []
+        return out
     return [
+        *out,
         f"Plain decoding and Graft's policies run with {weights}, {' and '.join(names)} with "
-        f"Transformers' own modules in {environment.get('dtype')}."
+        f"Transformers' own modules in {environment.get('dtype')}.",
     ]
 
 

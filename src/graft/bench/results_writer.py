@@ -25,6 +25,7 @@ __all__ = ["ResultsWriter", "begun"]
 _ADDING: Final[tuple[str, ...]] = (
     "prompts_hash",
     "settings cases",
+    "settings llama.cpp",  # what it reads does not change what others say
     "versions ",
     "python",
     "platform",

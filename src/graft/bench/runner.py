@@ -16,8 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from transformers import PreTrainedModel
-
 from graft.bench.answers import of_outside, of_result
 from graft.bench.conversation import told, turn_ids
 from graft.bench.item import Item
@@ -26,7 +24,7 @@ from graft.bench.judging import judged
 from graft.bench.measurement import Measurement
 from graft.bench.memories import Memories
 from graft.bench.methods import Case
-from graft.bench.outside import Outside, generate
+from graft.bench.outside import Answer, Outside
 from graft.bench.results import read_results
 from graft.bench.results_writer import ResultsWriter
 from graft.engine import Engine
@@ -64,7 +62,7 @@ class Runner:
 
     Args:
         engines: by drafter kind; None is the engine for methods without one.
-        unpacked: makes the model for Transformers' own methods, when one is first needed.
+        outside: gives what answers for a method of others, when it is first needed.
         writer: where lines go; what it holds already is not run again.
         folder: of the run.
     """
@@ -73,7 +71,7 @@ class Runner:
         self,
         plan: Plan,
         engines: Mapping[str | None, Engine],
-        unpacked: Callable[[], PreTrainedModel],
+        outside: Callable[[str], Answer],
         writer: ResultsWriter,
         folder: Path,
     ) -> None:
@@ -83,8 +81,7 @@ class Runner:
         self.plan = plan
         self.engines = engines
         self.writer = writer
-        self._make_unpacked = unpacked
-        self._unpacked: PreTrainedModel | None = None
+        self._outside = outside
         keeping = [] if cold else [c for c in plan.cases if c.method.policy in RETRIEVING]
         self._memories = Memories(engines, keeping)
         engine = engines[None]
@@ -213,10 +210,7 @@ class Runner:
             )
 
     def _generate(self, case: Case, prompt: Sequence[int], limit: int) -> Outside:
-        if self._unpacked is None:
-            self._unpacked = self._make_unpacked()
-        return generate(
-            self._unpacked,
+        return self._outside(case.method.name)(
             prompt,
             lookup=case.budget,
             max_new_tokens=limit,

@@ -9,16 +9,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedModel
+import torch
 
+from graft.bench import llama
 from graft.bench.conversation import check_items, text_length
 from graft.bench.environment import environment
 from graft.bench.folder import held
 from graft.bench.item import Item, prompts_hash
-from graft.bench.methods import OUTSIDE, Case, Method, cases_of, parse_method, split_method
+from graft.bench.methods import (
+    OTHER_WEIGHTS,
+    OUTSIDE,
+    Case,
+    Method,
+    cases_of,
+    parse_method,
+    split_method,
+)
+from graft.bench.outside import Answer, generate
 from graft.bench.results_writer import ResultsWriter
 from graft.bench.runner import MatrixState, Plan, Runner
 from graft.bench.selection import select_items
@@ -54,6 +65,7 @@ class BenchSettings:
             nothing is said.
         profile: of graft calibrate. Its settings serve the methods whose budget it says, its costs
             all. None takes none.
+        gguf: what llama.cpp reads; None takes the file that the model itself is made of.
     """
 
     suites: Sequence[Path] = ()
@@ -70,6 +82,7 @@ class BenchSettings:
     model: Mapping[str, Any] = field(default_factory=dict)
     engine: Mapping[str, Any] = field(default_factory=dict)
     profile: str | None = None
+    gguf: str | None = None
 
     def __post_init__(self) -> None:
         if not self.methods:
@@ -94,9 +107,10 @@ class BenchSettings:
         outside = [name for name in self.methods if name in OUTSIDE]
         if outside and 1 not in self.batches:
             raise ValueError(f"{outside[0]} answers one prompt at a time: let 1 be among batches")
-        if outside and self.model.get("cpu_weights") == "fp16":
+        exact = [name for name in outside if name not in OTHER_WEIGHTS]
+        if exact and self.model.get("cpu_weights") == "fp16":
             raise ValueError(
-                f"{outside[0]} runs the weights as they are, cpu_weights=fp16 rounds them: leave "
+                f"{exact[0]} runs the weights as they are, cpu_weights=fp16 rounds them: leave "
                 "one of them out"
             )
 
@@ -108,7 +122,7 @@ class BenchSettings:
     def cases(
         self, drafters: Sequence[str], device_type: str, profile: Profile | None = None
     ) -> list[Case]:
-        """All combinations; Transformers' own methods answer one prompt at a time."""
+        """All combinations; methods of others answer one prompt at a time."""
 
         def own(method: Method) -> int:
             named = EngineSettings(**self.engine).having(policy=method.policy or "lookup")
@@ -171,6 +185,7 @@ def opened(
     settings = with_shipped_head(settings)
     items = read_items(settings)
     profile = None if settings.profile is None else load_profile(settings.profile)
+    gguf = _gguf(settings)
     kinds = _kinds_named(settings)
     settings.engine_settings(
         settings.cases(kinds, device_kind(settings.model.get("device", "auto")))
@@ -185,18 +200,46 @@ def opened(
             loaded,
             checkpoints,
             prompts_hash=prompts_hash(items),
-            settings=_as_plain(settings, cases, profile),
+            settings=_as_plain(settings, cases, profile, gguf),
             command=command,
         )
         plan = Plan(items, cases, settings.max_new_tokens, settings.seed, settings.matrix)
 
-        def unpacked() -> PreTrainedModel:
-            if progress is not None:
-                progress("loading the model once more, as Transformers runs it")
-            return load_model(**{**settings.model, "cpu_weights": "fp32"}).model
-
+        outside = _Others(settings, gguf, loaded, progress)
         with ResultsWriter(folder / "results.jsonl", told, resume=resume) as writer:
-            yield Opened(Runner(plan, engines, unpacked, writer, folder), loaded)
+            yield Opened(Runner(plan, engines, outside, writer, folder), loaded)
+
+
+class _Others:
+    """Gives what answers for methods of others; each is made once, when it is first asked for."""
+
+    def __init__(
+        self,
+        settings: BenchSettings,
+        gguf: Path | None,
+        loaded: LoadedModel,
+        progress: Callable[[str], None] | None,
+    ) -> None:
+        self._settings, self._gguf, self._loaded = settings, gguf, loaded
+        self._say = progress or (lambda _: None)
+        self._made: dict[str, Answer] = {}
+
+    def __call__(self, method: str) -> Answer:
+        kind = method if method in OTHER_WEIGHTS else "hf"  # its two methods share a model
+        if kind not in self._made:
+            self._made[kind] = self._llama() if kind == llama.METHOD else self._transformers()
+        return self._made[kind]
+
+    def _transformers(self) -> Answer:
+        self._say("loading the model once more, as Transformers runs it")
+        model = load_model(**{**self._settings.model, "cpu_weights": "fp32"}).model
+        return partial(generate, model)
+
+    def _llama(self) -> Answer:
+        assert self._gguf is not None
+        self._say(f"loading {self._gguf.name} into llama.cpp")
+        context = self._loaded.max_context or llama.CONTEXT
+        return llama.LlamaCpp(self._gguf, torch.get_num_threads(), context).generate
 
 
 def with_shipped_head(settings: BenchSettings) -> BenchSettings:
@@ -212,6 +255,14 @@ def with_shipped_head(settings: BenchSettings) -> BenchSettings:
         drafts=any(policy in DRAFTING for policy in policies),
     )
     return settings if head is None else replace(settings, heads=[str(head)])
+
+
+def _gguf(settings: BenchSettings) -> Path | None:
+    if llama.METHOD in settings.methods:
+        return llama.find_gguf(settings.model["model"], settings.gguf)
+    if settings.gguf is not None:
+        raise ValueError(f"gguf is what {llama.METHOD} reads: name that among the methods too")
+    return None
 
 
 def _kinds_named(settings: BenchSettings) -> list[str]:
@@ -277,9 +328,11 @@ def _engine(
 
 
 def _as_plain(
-    settings: BenchSettings, cases: Sequence[Case], profile: Profile | None
+    settings: BenchSettings, cases: Sequence[Case], profile: Profile | None, gguf: Path | None
 ) -> dict[str, Any]:
-    found = {} if profile is None else {"profile": dict(profile.settings)}
+    found: dict[str, Any] = {} if profile is None else {"profile": dict(profile.settings)}
+    if gguf is not None:
+        found[llama.METHOD] = llama.told(gguf)
     return {
         **found,
         "max_new_tokens": settings.max_new_tokens,

@@ -50,7 +50,10 @@ def bench_command(
     ] = None,
     methods: Annotated[
         str,
-        _option("--methods", "Policies, hf, hf-lookup; DRAFTER:POLICY where several are loaded."),
+        _option(
+            "--methods",
+            "Policies, hf, hf-lookup, llama.cpp; DRAFTER:POLICY where several are loaded.",
+        ),
     ] = "plain,retrieval",
     head: Annotated[
         list[str] | None, _option("--head", "An EAGLE-3 head or DFlash drafter; repeatable.")
@@ -69,6 +72,9 @@ def bench_command(
         _option(
             "--profile", "Of graft calibrate: settings at budget own, and costs.", metavar="FILE"
         ),
+    ] = None,
+    gguf: Annotated[
+        str | None, _option("--gguf", "What llama.cpp reads for the model.", metavar="FILE")
     ] = None,
     temperature: Annotated[str, _option("--temperature", "0 is greedy.", metavar="T,T,...")] = "0",
     batch: Annotated[
@@ -218,6 +224,7 @@ def _settings(values: Mapping[str, Any]) -> BenchSettings:
         model=plain_values(values, MODEL),
         engine=plain_values(values, _GROUP),
         profile=values["profile"],
+        gguf=values["gguf"],
     )
 
 

@@ -15,21 +15,22 @@ It does not know trees, drafts, or the target; embeddings may be the target's.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from transformers import LlamaConfig
 from transformers.activations import ACT2FN
-from transformers.models.llama.modeling_llama import (
-    LlamaRMSNorm,
-    LlamaRotaryEmbedding,
-    rotate_half,
-)
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from graft.attention import Step, tree_attention
 from graft.cache import KVCache
 from graft.drafters.eagle3.config import Eagle3Config
+
+# Rotary embeddings whose angles depend on more than the position.
+_MOVING = ("dynamic", "longrope")
+TABLE = 1 << 15  # positions whose angles are kept at most
 
 
 class Eagle3Head(nn.Module):
@@ -51,19 +52,21 @@ class Eagle3Head(nn.Module):
         width, count = config.target_hidden_size, len(config.feature_layers)
         eps = config.rms_norm_eps
         self.fc = nn.Linear(count * width, config.hidden_size, bias=config.fc_bias)
-        self.input_norm = LlamaRMSNorm(count * width, eps) if config.norm_before_fc else None
-        norms = [LlamaRMSNorm(width, eps) for _ in range(count if config.fc_norm else 0)]
+        self.input_norm = _Norm(count * width, eps) if config.norm_before_fc else None
+        norms = [_Norm(width, eps) for _ in range(count if config.fc_norm else 0)]
         self.feature_norms = nn.ModuleList(norms)
         self.embed_tokens = (
             nn.Embedding(config.vocab_size, config.hidden_size) if config.own_embeddings else None
         )
         self.layers = nn.ModuleList(_Layer(config, i) for i in range(config.num_hidden_layers))
-        self.norm = LlamaRMSNorm(config.hidden_size, eps)
+        self.norm = _Norm(config.hidden_size, eps)
         self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
         # Of this head alone: two models in one process share no tables of positions.
         # Never on "meta": a loader builds the rest there, and no checkpoint holds the tables.
         with torch.device("cpu"):
             self.rotary = LlamaRotaryEmbedding(_rope_config(config))
+        self._moves = config.rope_parameters.get("rope_type") in _MOVING
+        self._table: _Turn | None = None  # by position: [P, 1, D]
         self.register_buffer("target_ids", torch.arange(config.draft_vocab_size))
 
     @property
@@ -98,7 +101,7 @@ class Eagle3Head(nn.Module):
         """
         cache.begin(step)
         hidden = features
-        turn = self.rotary(hidden, positions)
+        turn = self._turn(hidden, positions, step)
         for layer in self.layers:
             hidden = layer(hidden, embeddings, turn, step, cache)
         return hidden
@@ -116,7 +119,7 @@ class Eagle3Head(nn.Module):
         cache.begin(step)
         layer: Any = self.layers[0]
         read, _ = layer.read(features, embeddings)
-        layer.self_attn.write(read, self.rotary(features, positions), cache)
+        layer.self_attn.write(read, self._turn(features, positions, step), cache)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., draft_vocab_size] of `forward`'s output [..., H]."""
@@ -127,6 +130,44 @@ class Eagle3Head(nn.Module):
         """What a child's row reads as its feature."""
         return self.norm(hidden) if self.config.norm_output else hidden
 
+    def _turn(self, like: Tensor, positions: Tensor, step: Step) -> _Turn:
+        """Of positions [B, N], all of them below the step's end."""
+        if self._moves or step.end > TABLE:
+            return self._turn_of(like, positions)
+        table = self._table
+        fits = table is not None and len(table.cos) >= step.end
+        if table is None or not fits or not _alike(table.cos, like):
+            with torch.inference_mode(False):  # training may read it too
+                place = torch.arange(1 << step.end.bit_length(), device=like.device)
+                made = self._turn_of(torch.empty_like(like[:0]), place.unsqueeze(0))
+            table = self._table = _Turn(made.cos[0], made.sin[0])
+        return _Turn(table.cos[positions], table.sin[positions])
+
+    def _turn_of(self, like: Tensor, positions: Tensor) -> _Turn:
+        cos, sin = self.rotary(like, positions)
+        half = cos.shape[-1] // 2
+        signed = torch.cat([-sin[..., :half], sin[..., half:]], -1)
+        return _Turn(cos.unsqueeze(2), signed.unsqueeze(2))
+
+
+class _Turn(NamedTuple):
+    """How rows are turned by their positions: [B, N, 1, D]."""
+
+    cos: Tensor
+    sin: Tensor  # of the first half of dimensions with its sign changed
+
+
+class _Norm(nn.Module):
+    """RMS norm, as one operation of torch."""
+
+    def __init__(self, size: int, epsilon: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self._shape, self._epsilon = (size,), epsilon
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.rms_norm(x, self._shape, self.weight, self._epsilon)
+
 
 class _Layer(nn.Module):
     """A decoder layer; the first one reads embeddings and features side by side."""
@@ -136,18 +177,18 @@ class _Layer(nn.Module):
         size, eps = config.hidden_size, config.rms_norm_eps
         self.first = index == 0
         self.norm_before_residual = config.norm_before_residual
-        self.input_layernorm = LlamaRMSNorm(size, eps)
+        self.input_layernorm = _Norm(size, eps)
         if self.first:
-            self.hidden_norm = LlamaRMSNorm(size, eps)
+            self.hidden_norm = _Norm(size, eps)
         self.self_attn = _Attention(config, index, 2 * size if self.first else size)
-        self.post_attention_layernorm = LlamaRMSNorm(size, eps)
+        self.post_attention_layernorm = _Norm(size, eps)
         self.mlp = _MLP(config)
 
     def forward(
         self,
         hidden: Tensor,
         embeddings: Tensor,
-        turn: tuple[Tensor, Tensor],
+        turn: _Turn,
         step: Step,
         cache: KVCache,
     ) -> Tensor:
@@ -182,40 +223,46 @@ class _Attention(nn.Module):
         self.o_proj = nn.Linear(heads * config.head_dim, config.hidden_size, bias=output_bias)
         self.q_norm = self.k_norm = None
         if config.qk_norm:
-            self.q_norm = LlamaRMSNorm(config.head_dim, config.rms_norm_eps)
-            self.k_norm = LlamaRMSNorm(config.head_dim, config.rms_norm_eps)
+            self.q_norm = _Norm(config.head_dim, config.rms_norm_eps)
+            self.k_norm = _Norm(config.head_dim, config.rms_norm_eps)
 
-    def forward(
-        self, read: Tensor, turn: tuple[Tensor, Tensor], step: Step, cache: KVCache
-    ) -> Tensor:
+    def forward(self, read: Tensor, turn: _Turn, step: Step, cache: KVCache) -> Tensor:
         query = self.q_proj(read).view(*read.shape[:2], -1, self.head_dim)
         if self.q_norm is not None:
             query = self.q_norm(query)
-        query = _turned(query.transpose(1, 2), turn)
-        keys, values = self.write(read, turn, cache)
+        both = _turned(torch.cat([query, self._keys(read)], 2), turn)
+        heads = query.shape[2]
+        keys, values = cache.update(both[:, heads:], self._values(read), self.index)
         out, _ = tree_attention(
-            self, query, keys, values, None, graft_step=step, sliding_window=self.window
+            self, both[:, :heads], keys, values, None, graft_step=step, sliding_window=self.window
         )
         mixed: Tensor = self.o_proj(out.flatten(2))
         return mixed
 
-    def write(
-        self, read: Tensor, turn: tuple[Tensor, Tensor], cache: KVCache
-    ) -> tuple[Tensor, Tensor]:
-        """Put the rows' keys and values into the cache; all that they may see [B, Hkv, T, D]."""
-        shape = (*read.shape[:2], -1, self.head_dim)
-        key = self.k_proj(read).view(shape)
-        if self.k_norm is not None:
-            key = self.k_norm(key)
-        value = self.v_proj(read).view(shape).transpose(1, 2)
-        return cache.update(_turned(key.transpose(1, 2), turn), value, self.index)
+    def write(self, read: Tensor, turn: _Turn, cache: KVCache) -> None:
+        """Put the rows' keys and values into the cache."""
+        cache.update(_turned(self._keys(read), turn), self._values(read), self.index)
+
+    def _keys(self, read: Tensor) -> Tensor:
+        """[B, N, Hkv, D], not turned."""
+        key: Tensor = self.k_proj(read).view(*read.shape[:2], -1, self.head_dim)
+        return key if self.k_norm is None else self.k_norm(key)
+
+    def _values(self, read: Tensor) -> Tensor:
+        """[B, Hkv, N, D]."""
+        value: Tensor = self.v_proj(read).view(*read.shape[:2], -1, self.head_dim)
+        return value.transpose(1, 2)
 
 
-def _turned(rows: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-    """Queries or keys [B, heads, N, D] turned by their positions."""
-    cos, sin = (table.unsqueeze(1) for table in turn)
-    turned: Tensor = rows * cos + rotate_half(rows) * sin
-    return turned
+def _turned(rows: Tensor, turn: _Turn) -> Tensor:
+    """Queries or keys [B, N, heads, D] turned by their positions: [B, heads, N, D]."""
+    half = rows.shape[-1] // 2
+    swapped = torch.cat([rows[..., half:], rows[..., :half]], -1)
+    return (rows * turn.cos + swapped * turn.sin).transpose(1, 2)
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    return one.dtype == other.dtype and one.device == other.device
 
 
 class _MLP(nn.Module):
