@@ -16,7 +16,7 @@ from graft.profiles import any_profile, find_profile, own_place
 from graft.settings import EngineSettings
 from graft.template import Template
 
-HERE = MadeFor("tiny", "f" * 16, 1000, None, "cpu", "cpu (one)", "float32", "as loaded", 2)
+HERE = MadeFor("tiny", "f" * 16, "2 layers of 8", None, "cpu", "cpu (one)", "float32", "as loaded", 2)
 RULE = {"depth": 4, "checkpoints": (0, 2), "thresholds": (0.4, 0.1), "kept": (2, 4), "beam": 3}
 PROFILE = Profile(
     HERE,
@@ -76,7 +76,7 @@ def test_costs_are_of_one_machine() -> None:
     "change",
     [
         {"tokenizer": "0" * 16},
-        {"parameters": 999},
+        {"shape": "3 layers of 8"},
         {"head": "abc"},
         {"device_type": "cuda"},
         {"dtype": "bfloat16"},
@@ -142,7 +142,7 @@ def test_the_one_of_this_machine_is_found(tmp_path: Path, monkeypatch: Any, capl
     assert find_profile(None, HERE) == PROFILE
     assert find_profile("none", HERE) is None
     assert find_profile(None, HERE._replace(head="abc")) is None
-    save_profile(place, replace(PROFILE, made_for=HERE._replace(parameters=2)))
+    save_profile(place, replace(PROFILE, made_for=HERE._replace(shape="2 layers of 9")))
     assert find_profile(None, HERE) is None  # of an older model with this name
     place.write_text("half")
     with caplog.at_level(logging.WARNING, logger="graft"):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from graft.engine import Engine
 from graft.looping import LOOPING, repeated_8grams
@@ -108,7 +109,8 @@ def calibrate(
     beam, depth = scaled_beam(max(sizes)), scaled_depth(max(sizes))
     policies = _policies(engine)
     tasks = len({task for task, _ in prompts}) if transfer else 0
-    steps = _Steps(progress, 1 + len(prompts) + len(policies) + tasks)
+    known = 1 + len(temperatures) + len(prompts) + len(policies) + tasks
+    steps = _Steps(progress, known)
     steps.next("measuring costs")
     costs = engine.costs(max(sizes))
     recordings, looping = _recordings(
@@ -160,13 +162,18 @@ def _recordings(
 ) -> tuple[list[Recording], int]:
     """Recordings of plain answers, and how many loop."""
     out, looping = [], 0
-    for number, (task, prompt) in enumerate(prompts):
-        steps.next("recording answers")
-        ids = encode(prompt, engine.tokenizer, raw=False)
-        heat = temperatures[number % len(temperatures)]
-        answer = engine.generate(
-            ids, max_new_tokens=tokens, temperature=heat, seed=number, policy="plain"
-        ).token_ids
+    answers: dict[int, list[int]] = {}
+    all_ids = [encode(prompt, engine.tokenizer, raw=False) for _, prompt in prompts]
+    for number, heat in enumerate(temperatures):
+        steps.next("answering")
+        here = list(range(number, len(prompts), len(temperatures)))
+        asked = [all_ids[i] for i in here]
+        options: dict[str, Any] = {"max_new_tokens": tokens, "temperature": heat, "seed": number}
+        found = engine.generate(asked, policy="plain", **options)
+        answers |= {i: result.token_ids for i, result in zip(here, found, strict=True)}
+    for number, (task, _) in enumerate(prompts):
+        steps.next("recording what is drafted")
+        ids, answer = all_ids[number], answers[number]
         if repeated_8grams(answer) > LOOPING:
             looping += 1
         elif len(answer) > 2:

@@ -23,10 +23,11 @@ def made_for(loaded: LoadedModel, drafter: str | Path | None) -> MadeFor:
         drafter: checkpoint of the drafter; None without one.
     """
     model = loaded.model
+    text = model.config.get_text_config()
     return MadeFor(
         loaded.name,
         loaded.fingerprint,
-        sum(weight.numel() for weight in model.parameters()),
+        f"{text.num_hidden_layers} layers of {text.hidden_size}",
         None if drafter is None else digest_of(drafter),
         model.device.type,
         device_name(model.device),

@@ -30,7 +30,7 @@ class MadeFor(NamedTuple):
 
     model: str  # name
     tokenizer: str  # fingerprint
-    parameters: int  # of the model
+    shape: str  # of the model, in words
     head: str | None  # digest of the drafter's weights; None without one
     device_type: str
     device: str  # name of the processor or GPU
@@ -61,7 +61,7 @@ class Profile:
 
     def differences(self, here: MadeFor) -> list[str]:
         """Where settings would not serve: names with what was found and what is there."""
-        names = ("tokenizer", "parameters", "head", "device_type", "dtype", "weights")
+        names = ("tokenizer", "shape", "head", "device_type", "dtype", "weights")
         return [
             f"{name} {getattr(self.made_for, name)}, not {getattr(here, name)}"
             for name in names

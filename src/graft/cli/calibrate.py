@@ -25,7 +25,7 @@ __all__ = ["calibrate_command"]
 
 _DRAFTER: Final = {n: ENGINE[n] for n in ("drafter", "head", "draft_model", "head_window")}
 # Prompts per task, and tokens of an answer.
-_WHOLE, _QUICK = (10, 96), (3, 48)
+_WHOLE, _QUICK = (8, 96), (3, 48)
 
 
 @shares(MODEL, _DRAFTER)
