@@ -16,7 +16,9 @@ from graft.profiles import any_profile, find_profile, own_place
 from graft.settings import EngineSettings
 from graft.template import Template
 
-HERE = MadeFor("tiny", "f" * 16, "2 layers of 8", None, "cpu", "cpu (one)", "float32", "as loaded", 2)
+HERE = MadeFor(
+    "tiny", "f" * 16, "2 layers of 8", None, "cpu", "cpu (one)", "float32", "as loaded", 2
+)
 RULE = {"depth": 4, "checkpoints": (0, 2), "thresholds": (0.4, 0.1), "kept": (2, 4), "beam": 3}
 PROFILE = Profile(
     HERE,

@@ -11,8 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 
+from graft.bench.buckets import bucket, bucket_name, bucket_range
 from graft.bench.figures import batches, components, conditions, kinds, speedup, stages
-from graft.bench.figures.data import Data, Missing, bucket, bucket_name, bucket_range
+from graft.bench.figures.data import Data, Missing
 from graft.bench.figures.style import rc_context
 from graft.bench.measurement import Measurement
 from graft.bench.statistics import interval, pair, quantiles, speed_up

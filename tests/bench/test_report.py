@@ -296,3 +296,24 @@ class TestSettings:
         assert text.count("### temperature 1, batch 1") == 2
         overview, _ = tables_of(text, "## Speed-up / tau")
         assert overview[-1]["prompts"] == "1"
+
+
+class TestLengths:
+    def test_answers_of_each_bucket_as_one(self) -> None:
+        plain, graft = _run()
+
+        def longer(m: Measurement) -> Measurement:
+            return replace(m, prompt_tokens=700 if int(m.id.rpartition("/")[2]) % 3 else 100)
+
+        plain, graft = [longer(m) for m in plain], [longer(m) for m in graft]
+        (found,) = tables_of(report(make_results(graft + plain)), "## By prompt length")
+        assert [row["prompt tokens"] for row in found] == ["0-511", "512-1023"]
+        for row, tokens in zip(found, (100, 700), strict=True):
+            some = [[m for m in ms if m.prompt_tokens == tokens] for ms in (plain, graft)]
+            assert row[GRAFT] == _cell(*some)
+            assert row["prompts"] == str(len(some[0]))
+            assert float(row["plain tok/s"]) == pytest.approx(_rate(some[0]), abs=0.05)
+
+    def test_one_bucket_is_no_table(self) -> None:
+        plain, graft = _run()
+        assert "## By prompt length" not in report(make_results(graft + plain))

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,21 @@ def test_an_engine_per_drafter_over_one_model(
     assert any(folders.dflash in text for text in told)
     facts = read_results(tmp_path / "run" / "results.jsonl").environment
     assert facts["drafters"]["model"] == ["draft", facts["model_digest"]]  # the same weights
+
+
+def test_a_window_limits_the_eagle3_head_alone(
+    folders: Folders, suite: Path, tmp_path: Path
+) -> None:
+    heads = (folders.dflash, folders.specforge)
+    chosen = settings(folders, suite, methods=("plain", "graft"), heads=heads, head_window=7)
+    with opened(chosen, tmp_path / "run") as found:
+        head = found.runner.engines["eagle3"].drafter.head  # type: ignore[union-attr]
+        assert {layer.self_attn.window for layer in head.layers} == {7}
+    facts = read_results(tmp_path / "run" / "results.jsonl").environment
+    assert facts["settings"]["head_window"] == 7
+    without = replace(chosen, heads=(folders.dflash,))
+    with pytest.raises(ValueError, match="head_window=7"), opened(without, tmp_path / "b"):
+        pass
 
 
 def test_transformers_gets_a_copy_with_unpacked_weights(

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from graft.bench import report_equality, report_rounds
+from graft.bench.buckets import bucket, bucket_name, bucket_range
 from graft.bench.grouping import (
     PLAIN,
     Column,
@@ -41,6 +42,7 @@ from graft.bench.tables import NOTHING, counted, escaped, figures, interval_of, 
 from graft.looping import LOOPING
 
 HEADING: Final = "# Graft bench"
+SHORT: Final = 512  # tokens of a prompt below which no lengths are told apart
 FEW: Final = 10  # prompts below which bootstrap intervals miss the truth too often
 
 _MATRIX: Final = {
@@ -83,6 +85,7 @@ def report(results: Results) -> str:
         *_main(groups, results.environment),
         *_without_looping(groups),
         *_across(groups),
+        *_by_length(groups),
         *report_equality.sections(groups, results.environment),
         *report_rounds.sections(groups),
         _WORDS,
@@ -244,6 +247,32 @@ def _without_looping(groups: Mapping[Setting, Group]) -> list[str]:
         else:
             parts.append(f"No answer of plain decoding loops, of {len(plain)}.")
     return parts
+
+
+def _by_length(groups: Mapping[Setting, Group]) -> list[str]:
+    """Settings whose prompts are of several lengths, bucket by bucket."""
+    parts: list[str] = []
+    for setting, group in groups.items():
+        lengths = [m.prompt_tokens for answers in group.values() for m in answers]
+        starts = bucket_range(lengths, SHORT)
+        if len(starts) > 1:
+            parts += [f"### {setting}", _lengths(group, starts)]
+    told = "## By prompt length\n\nTokens of the prompt; all answers as one, speed-up / tau."
+    return [told, *parts] if parts else []
+
+
+def _lengths(group: Group, starts: Sequence[int]) -> str:
+    rows = []
+    for start in starts:
+        some = {c: [m for m in ms if bucket(m.prompt_tokens, SHORT) == start]
+                for c, ms in group.items()}  # fmt: skip
+        plain = plain_of(some)
+        rate = interval(pair(plain), alone(tokens_per_second)).value
+        cells = [_cell(pairs, False, bool(plain)) for pairs in _pairs(some).values()]
+        prompts = str(len({(m.task, m.id) for ms in some.values() for m in ms}))
+        rows.append([bucket_name(start, SHORT), prompts, figures(rate), *cells])
+    cases = [str(column) for column in group if column.method != PLAIN]
+    return table(["prompt tokens", "prompts", "plain tok/s", *cases], rows)
 
 
 def _across(groups: Mapping[Setting, Group]) -> list[str]:

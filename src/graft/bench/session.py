@@ -65,6 +65,7 @@ class BenchSettings:
             nothing is said.
         profile: of graft calibrate. Its settings serve the methods whose budget it says, its costs
             all. None takes none.
+        head_window: positions back that an EAGLE-3 head sees; None leaves what it was trained with.
         gguf: what llama.cpp reads; None takes the file that the model itself is made of.
     """
 
@@ -83,6 +84,7 @@ class BenchSettings:
     engine: Mapping[str, Any] = field(default_factory=dict)
     profile: str | None = None
     gguf: str | None = None
+    head_window: int | None = None
 
     def __post_init__(self) -> None:
         if not self.methods:
@@ -270,6 +272,11 @@ def _kinds_named(settings: BenchSettings) -> list[str]:
     kinds: list[str] = [kind_of(head) for head in settings.heads]
     if settings.draft_model is not None:
         kinds.append("model")
+    if settings.head_window is not None and "eagle3" not in kinds:
+        raise ValueError(
+            f"head_window={settings.head_window} limits an EAGLE-3 head, and none is loaded: leave "
+            "it out"
+        )
     if twice := [kind for i, kind in enumerate(kinds) if kind in kinds[:i]]:
         raise ValueError(f"two drafters of the kind {twice[0]} are given: a run takes one of each")
     return kinds
@@ -303,7 +310,9 @@ def _engines(
     engines: dict[str | None, Engine] = {}
     checkpoints: dict[str, str] = {}
     for one in asked:
-        drafter = load_drafter(loaded, **one, cpu_weights=weights, progress=progress)
+        eagle = "head" in one and kind_of(one["head"]) == "eagle3"
+        window = settings.head_window if eagle else None
+        drafter = load_drafter(loaded, **one, window=window, cpu_weights=weights, progress=progress)
         assert drafter is not None
         checkpoints[drafter.name] = str(*one.values())
         engines[drafter.name] = _engine(settings, loaded, drafter, checkpoints[drafter.name])
@@ -331,6 +340,8 @@ def _as_plain(
     settings: BenchSettings, cases: Sequence[Case], profile: Profile | None, gguf: Path | None
 ) -> dict[str, Any]:
     found: dict[str, Any] = {} if profile is None else {"profile": dict(profile.settings)}
+    if settings.head_window is not None:
+        found["head_window"] = settings.head_window
     if gguf is not None:
         found[llama.METHOD] = llama.told(gguf)
     return {

@@ -32,6 +32,7 @@ OWN: Final = "own"
 # What all methods of a run share; the rest is said per method, or has no place here.
 _SHARED: Final = ("beam", "depth", "checkpoints", "thresholds", "kept", "refill", "dedup", "k")
 _GROUP: Final = {n: ENGINE[n] for n in (*_SHARED, "prompt_learning")}
+_HEAD: Final = {"head_window": ENGINE["head_window"]}
 
 bench_app = typer.Typer(help="Measure methods side by side on the same prompts; compare runs.")
 
@@ -41,7 +42,7 @@ def _option(flag: str, help_: str, **more: Any) -> Any:
 
 
 @bench_app.callback(invoke_without_command=True)
-@shares(MODEL, _GROUP)
+@shares(MODEL, _GROUP, _HEAD)
 def bench_command(
     context: typer.Context,
     suite: Annotated[
@@ -225,6 +226,7 @@ def _settings(values: Mapping[str, Any]) -> BenchSettings:
         engine=plain_values(values, _GROUP),
         profile=values["profile"],
         gguf=values["gguf"],
+        head_window=values["head_window"],
     )
 
 

@@ -7,12 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from graft.bench.buckets import bucket, bucket_name, bucket_range
 from graft.bench.figures.data import (
     Data,
     Missing,
-    bucket,
-    bucket_name,
-    bucket_range,
     estimate,
     value,
 )

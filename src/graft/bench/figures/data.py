@@ -93,26 +93,6 @@ def of_task(answers: Iterable[Measurement], task: str) -> list[Measurement]:
     return [m for m in answers if m.task == task]
 
 
-def bucket(value: int, first: int) -> int:
-    """Start of a value's bucket: 0, first, 2 first, 4 first, ..."""
-    return 0 if value < first else first << ((value // first).bit_length() - 1)
-
-
-def bucket_range(values: Sequence[int], first: int) -> list[int]:
-    """Starts of the buckets from the smallest value's to the largest's, empty ones too."""
-    if not values:
-        return []
-    starts = [bucket(min(values), first)]
-    while starts[-1] < bucket(max(values), first):
-        starts.append(2 * starts[-1] or first)
-    return starts
-
-
-def bucket_name(start: int, first: int) -> str:
-    """Its range, as in 128-255."""
-    return f"{start}-{2 * start - 1 if start else first - 1}"
-
-
 def _main_columns(counts: Counter[Column]) -> set[Column]:
     """Of each method the column with the most answers, then the larger budget, then warm."""
     ascending = sorted(counts, key=lambda c: (counts[c], c.budget, c.matrix))
