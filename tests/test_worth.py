@@ -68,6 +68,19 @@ def test_steps_that_bring_nothing_are_not_taken() -> None:
     assert worth.threshold(0, 0.05) == ALWAYS_STOP
 
 
+def test_what_a_draft_brings_is_learnt_by_promise() -> None:
+    worth, draw = Worth(), random.Random(0)
+    before = [worth.of_draft(p).tokens for p in (0.0, 0.3, 0.99)]
+    assert before == sorted(before, reverse=True)
+    for _ in range(5000):
+        promise = draw.random()
+        worth.learn_draft(promise, int(draw.random() < 1 - promise), 2)
+    for promise in (0.05, 0.45, 0.85):
+        found = worth.of_draft(promise)
+        assert found.tokens == pytest.approx(1 - promise, abs=0.15)
+        assert found.steps == pytest.approx(2.0)
+
+
 def test_there_is_room_for_the_deepest_draft() -> None:
     worth = Worth()
     worth.learn_steps((1.0,) * MARKS, [MARKS] * MARKS)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from graft.aside import Aside, side_stream
 from graft.choice import Chooser, RowOutcome
-from graft.draft import Draft, no_draft
+from graft.draft import Draft, no_draft, sat_out
 from graft.drafters.base import Drafter
 from graft.grafter import Grafter
 from graft.grafting import Grafted, graft
@@ -87,9 +87,10 @@ class BatchDecoder:
         chooser = self._chooser = self._chooser or self._new_chooser(self.running)
         watch.lap("other")
         lookup = Aside(lambda: self.grafter.look_up(roots), self._stream)
-        watch.lap("graft")
         plan = self.spending.plan(len(self.running))
-        draft = self.drafter.draft(history, length, plan)
+        drafting = self._drafts(history, length)
+        watch.lap("graft")
+        draft = self.drafter.draft(history, length, plan) if drafting else sat_out(roots, plan)
         watch.lap("draft")
         grafted = self.grafter.graft(draft, lookup.result(), history, length)
         grafted = self._sized(grafted, draft)
@@ -167,6 +168,12 @@ class BatchDecoder:
         self._reserve(len(self.running), room)
         history = self._history[: len(self.running)]
         return history, length, history.gather(1, length.unsqueeze(1) - 1).squeeze(1)
+
+    def _drafts(self, history: Tensor, length: Tensor) -> bool:
+        """Whether the drafter is asked in this round."""
+        if not self.drafter.waits:
+            return True
+        return self.spending.drafts(self.grafter.promise(history, length))
 
     def _sized(self, grafted: Grafted, draft: Draft) -> Grafted:
         """Without the slots that are not worth verifying."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from graft.pruning import DraftPlan
+from graft.pruning import NO_DRAFT, DraftPlan
 from graft.tree import TokenTree, root_tree
 
 
@@ -20,7 +20,8 @@ class Draft(NamedTuple):
     tree: TokenTree  # root and candidates, best first; at most `plan.budget` of them
     scores: Tensor  # float32 [B, N] sum of log-probabilities along the path; root 0, empty -inf
     kept: Tensor  # int64 [B] how many candidates are draft nodes; the others only fill gaps
-    stage: Tensor  # int64 [B] checkpoint (its index) at which drafting stopped; their count: full
+    # int64 [B] checkpoint (its index) at which drafting stopped; their count: full; or NO_DRAFT.
+    stage: Tensor
     confidence: Tensor  # float32 [B, C] c_d at each checkpoint reached, -1 elsewhere
     steps: int  # forwards of the draft model that expanded the tree
     anchor: Tensor | None = None  # int64 [B] kept node below which retrieval hangs; None: the root
@@ -38,3 +39,9 @@ def no_draft(roots: Tensor, plan: DraftPlan) -> Draft:
         scores.new_full((len(roots), plan.stages - 1), -1.0),
         0,
     )
+
+
+def sat_out(roots: Tensor, plan: DraftPlan) -> Draft:
+    """A draft of no nodes where the drafter was not asked."""
+    nothing = no_draft(roots, plan)
+    return nothing._replace(stage=nothing.stage.new_full(nothing.stage.shape, NO_DRAFT))

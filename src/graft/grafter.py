@@ -29,6 +29,10 @@ class Grafter(Protocol):
     def look_up(self, roots: Tensor) -> Retrieved | None:
         """What can be retrieved while the drafter drafts: roots int64 [B]."""
 
+    def promise(self, history: Tensor, length: Tensor) -> list[float] | None:
+        """How likely the best node is that retrieval offers under each root, before anything is
+        drafted; None where that is not known, or would have to be waited for."""
+
     def graft(
         self, draft: Draft, retrieved: Retrieved | None, history: Tensor, length: Tensor
     ) -> Grafted:
@@ -75,6 +79,10 @@ class TemplateGrafter:
     def look_up(self, roots: Tensor) -> Retrieved | None:
         """The templates below the roots."""
         return self._retriever.look_up(roots)
+
+    def promise(self, history: Tensor, length: Tensor) -> list[float] | None:
+        """Not known: templates have no probabilities."""
+        return None
 
     def graft(
         self, draft: Draft, retrieved: Retrieved | None, history: Tensor, length: Tensor

@@ -108,11 +108,9 @@ class HostGrower:
             tables: of contexts, and the first row in the matrix.
             least: value up to which nodes are of no use.
         """
-        tree = Tree([text[-1]])
-        tree.hashes.append([] if self._contexts is None else self._contexts.hashes(text))
+        tree = self._root(text)
         waiting: list[tuple[float, int, int, Offer]] = []  # negative value, number, parent
-        estimates = self._estimates
-        rates, factors = estimates.rates.numpy().data, estimates.factors[slot].tolist()
+        rates, factors = self._rates(slot)
         node = number = 0
         while True:
             if tree.depths[node] < self._levels:
@@ -130,6 +128,12 @@ class HostGrower:
             node = self._take(tree, parent, offer, -value)
             if node == self._budget:
                 return tree
+
+    def best_chance(self, text: Sequence[int], slot: int, tables: tuple[int, int]) -> float:
+        """The chance of the likeliest candidate that is retrieved behind the root."""
+        rates, factors = self._rates(slot)
+        offers = self.ask(self._root(text), 0, {}, tables)
+        return max(self._chances(offers, rates, factors), default=0.0)
 
     def ask(
         self, tree: Tree, node: int, below: dict[int, list[Child]], tables: tuple[int, int]
@@ -163,10 +167,20 @@ class HostGrower:
 
     def unaided(self, tree: Tree, slot: int) -> list[float]:
         """What each node would be worth once its parent is accepted, by retrieval alone."""
-        estimates, columns = self._estimates, self._numbers.columns
-        rates, factors = estimates.rates.numpy().data, estimates.factors[slot].tolist()
+        columns = self._numbers.columns
+        rates, factors = self._rates(slot)
         cells = [cell // columns * columns for cell in tree.cells]
         return [min(rates[c] * factors[self._voice[c]], MOST) if c else 0.0 for c in cells]
+
+    def _root(self, text: Sequence[int]) -> Tree:
+        tree = Tree([text[-1]])
+        tree.hashes.append([] if self._contexts is None else self._contexts.hashes(text))
+        return tree
+
+    def _rates(self, slot: int) -> tuple[Sequence[float], Sequence[float]]:
+        """Estimates by cell, and what corrects them for a sequence, by voice."""
+        estimates = self._estimates
+        return estimates.rates.numpy().data, estimates.factors[slot].tolist()
 
     def _joined(
         self,

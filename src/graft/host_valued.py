@@ -53,7 +53,7 @@ class HostValuedGrafter(ValuedGrafter):
         least = self._spending.least()
         self._trees = [
             self._grower.grow(
-                history[slot, max(end - self._longest, 0) : end].tolist(),
+                self._text(history, slot, end),
                 self._below[slot],
                 slot,
                 self._bases(slot),
@@ -62,6 +62,15 @@ class HostValuedGrafter(ValuedGrafter):
             for slot, end in enumerate(length.tolist())
         ]
         return self._grafted(self._trees, draft)
+
+    def promise(self, history: Tensor, length: Tensor) -> list[float] | None:
+        """The chance of the likeliest candidate behind each root."""
+        if len(length) > SEQUENCES:
+            return None
+        return [
+            self._grower.best_chance(self._text(history, slot, end), slot, self._bases(slot))
+            for slot, end in enumerate(length.tolist())
+        ]
 
     def learn_draws(self, walk: Walk, history: Tensor, length: Tensor) -> None:
         """What can be learnt without logits: candidates and contexts."""
@@ -76,6 +85,11 @@ class HostValuedGrafter(ValuedGrafter):
             start = max(end - self._longest, 0)
             text = history[slot, start : end + more + 1].tolist()
             self._host.learn(text, end - start, self._tables[slot])
+
+    def _text(self, history: Tensor, slot: int, end: int) -> list[int]:
+        """The last committed tokens of a sequence."""
+        tokens: list[int] = history[slot, max(end - self._longest, 0) : end].tolist()
+        return tokens
 
     def _bases(self, slot: int) -> tuple[int, int]:
         """Where the tables of a slot begin: of contexts by number, in the matrix by row."""

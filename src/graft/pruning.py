@@ -26,6 +26,8 @@ PAPER_DEPTH = 8
 # The paper calibrates its thresholds per model and does not publish them. [ours]
 DEFAULT_THRESHOLDS = (0.35, 0.25, 0.15)
 
+NO_DRAFT = -1  # stage of a round without a draft, where there is a drafter
+
 
 @dataclass(frozen=True)
 class DraftPlan:
@@ -79,7 +81,10 @@ class DraftPlan:
         return len(self.checkpoints) + 1
 
     def stage_name(self, stage: int) -> str:
-        """Name of a stage in reports: "d0", "d1", ... or "full"."""
+        """Name of a stage in reports: "d0", "d1", ..., "full"; "none" for a round that the drafter
+        sat out (`NO_DRAFT`)."""
+        if stage == NO_DRAFT:
+            return "none"
         return f"d{self.checkpoints[stage]}" if stage < len(self.checkpoints) else "full"
 
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from graft.costs import Costs
-from graft.draft import Draft, no_draft
+from graft.draft import Draft, no_draft, sat_out
 from graft.drafters.base import Drafter
 from graft.grafter import Grafter
 from graft.grafting import Grafted
@@ -185,11 +185,14 @@ def play(
     grafter: Grafter,
     spending: Spending,
     costs: Costs,
+    *,
+    waits: bool = True,
 ) -> Played:
     """Rounds over one recording, with everything that they learn.
 
     Args:
         grafter: of one slot.
+        waits: the drafter can sit rounds out.
     """
     tokens, end = recording.tokens, len(recording.tokens)
     room = tokens.new_zeros(spending.budget + 2)
@@ -201,8 +204,12 @@ def play(
         root = tokens[length - 1 : length]
         plan = spending.plan(1)
         number = length - recording.start - 1
-        draft = stopped(recording.drafts[number], plan) if recording.drafts else None
-        draft = draft or no_draft(root, plan)
+        drafting = bool(recording.drafts)
+        if drafting and waits:
+            drafting = spending.drafts(grafter.promise(history, at))
+        draft = stopped(recording.drafts[number], plan) if drafting else None
+        if draft is None:
+            draft = sat_out(root, plan) if recording.drafts else no_draft(root, plan)
         grafted = grafter.graft(draft, grafter.look_up(root), history, at)
         width = spending.width(grafted.tree.used, grafted.values, draft.steps)
         grafted = grafted.narrow(width)
@@ -214,12 +221,12 @@ def play(
         stage = int(draft.stage)
         reached = tuple(c for c in draft.confidence[0].tolist() if c >= 0)
         spending.settle([Spent(reached, stage, accepted, *_worth(grafted, path, accepted))])
-        drafting = costs.draft + draft.steps * costs.step if recording.drafts else 0.0
+        seconds = costs.draft + draft.steps * costs.step if drafting else 0.0
         out.tokens += accepted + 1
         out.rounds += 1
         out.steps += draft.steps
         out.rows += width
-        out.seconds += costs.round + drafting + costs.of_rows(width)
+        out.seconds += costs.round + seconds + costs.of_rows(width)
         out.accepted.append(accepted)
         length += accepted + 1
     return out

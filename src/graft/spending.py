@@ -5,10 +5,12 @@ time in which this engine has made one so far (`Worth.pace`, tokens per second),
 draft step is bought where it promises more tokens than its seconds would make elsewhere:
 
     nodes    the n that maximises   sum of the n likeliest values - pace * verify(n + 1 rows)
+    draft    where, after like promises of retrieval, drafting has brought more tokens than
+             pace * seconds of the draft
     step     where, after like confidences at the same checkpoint, going on has brought
              more tokens than   pace * seconds of a step * steps that were taken
 
-What a step brings are accepted tokens that would not have been in the tree without it
+What a draft or a step brings are accepted tokens that would not have been in the tree without it
 (`Spent.gain`). Both are learnt from the rounds that went on; now and then one goes on for that
 purpose.
 
@@ -53,7 +55,8 @@ class Spent(NamedTuple):
         draft of that checkpoint, would have been worth less than the lowest node in the tree."""
         if mark >= len(self.values):
             return 0
-        value = self.values[mark]  # of depth mark + 1, which was there
+        # Of depth mark + 1, which was there; -1 asks what is owed to the draft as a whole.
+        value = self.values[mark] if mark >= 0 else 1.0
         for place in range(mark + 1, len(self.values)):
             value *= self.unaided[place]
             if value < self.least:
@@ -68,6 +71,14 @@ class Spending(Protocol):
 
     def plan(self, batch: int) -> DraftPlan:
         """How the next round is drafted, for so many sequences."""
+
+    def drafts(self, promise: Sequence[float] | None) -> bool:
+        """Whether the round that was planned last drafts at all.
+
+        Args:
+            promise: per sequence, the chance of the best node that retrieval offers; None: not
+                known.
+        """
 
     def least(self) -> float:
         """The value below which a node of this round is of no use."""
@@ -97,6 +108,10 @@ class Fixed:
     def plan(self, batch: int) -> DraftPlan:
         """The plan."""
         return self._plan
+
+    def drafts(self, promise: Sequence[float] | None) -> bool:
+        """Always."""
+        return True
 
     def least(self) -> float:
         """All are."""
@@ -131,6 +146,7 @@ class Paying:
         self._stops, self._sizes = stops, sizes
         self._batch = 1
         self._steps, self._rows = 0, 1
+        self._drafted, self._promise = True, list[float]()
         self._curves: dict[int, list[float]] = {}
 
     def plan(self, batch: int) -> DraftPlan:
@@ -146,6 +162,19 @@ class Paying:
         if rounds % EXPLORE == 0:
             thresholds[min(_twos(rounds // EXPLORE), len(marks) - 1)] = 0.0
         return replace(self._plan, thresholds=tuple(thresholds))
+
+    def drafts(self, promise: Sequence[float] | None) -> bool:
+        """Where, after such promises, the draft has brought more tokens than its time is worth."""
+        self._drafted, self._promise = True, list(promise or ())
+        if not self._stops or promise is None:
+            return True
+        if self._worth.rounds % EXPLORE == EXPLORE // 2:
+            return True
+        found = [self._worth.of_draft(p) for p in promise]
+        steps = sum(one.steps for one in found) / len(found)
+        seconds = self._costs.draft + steps * self._step()
+        self._drafted = sum(one.tokens for one in found) > self._pace() * seconds
+        return self._drafted
 
     def least(self) -> float:
         """Half of what a row costs where rows are cheapest."""
@@ -165,12 +194,26 @@ class Paying:
 
     def settle(self, spent: Sequence[Spent]) -> None:
         """Learn the pace and what steps bring."""
-        seconds = self._base() + self._steps * self._step() + self._costs.of_rows(self._rows)
+        drafting = self._costs.draft + self._steps * self._step() if self._drafted else 0.0
+        seconds = self._costs.round + drafting + self._costs.of_rows(self._rows)
         if self._stops:
+            if self._drafted:
+                for promise, one in zip(self._promise, spent, strict=False):
+                    self._worth.learn_draft(promise, self._owed(one), self._steps)
             for one in spent:
                 gained = [one.gain(mark) for mark in range(one.stage)]
                 self._worth.learn_steps(one.confidence, gained)
         self._worth.learn_pace(sum(one.accepted + 1 for one in spent), seconds)
+
+    def _owed(self, one: Spent) -> int:
+        """Accepted nodes that a round owes to its draft. A node that is worth its row would have
+        been in the tree without it, small as that may be."""
+        least = one.least
+        if self._sizes:
+            curve = self._curve()
+            row = (curve[-1] - curve[0]) / (len(curve) - 1) / self._batch
+            least = min(least, self._pace() * row)
+        return one._replace(least=least).gain(-1)
 
     def _paying(self, values: Tensor) -> int:
         curve = self._curve()[: values.shape[1]]

@@ -109,7 +109,7 @@ class Player:
         out: dict[str, Played] = {}
         for recording in self.recordings:
             own = recording if policy in DRAFTING else recording._replace(drafts=[])
-            played = play(own, parts.grafter, parts.spending, self.costs)
+            played = play(own, parts.grafter, parts.spending, self.costs, waits=drafter.waits)
             out[recording.task] = out.get(recording.task, Played()) + played
         return Score(out)
 

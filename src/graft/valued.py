@@ -69,6 +69,10 @@ class ValuedGrafter:
         """Nothing: what is retrieved depends on the draft."""
         return None
 
+    def promise(self, history: Tensor, length: Tensor) -> list[float] | None:
+        """It would have to be waited for."""
+        return None
+
     def graft(
         self, draft: Draft, retrieved: Retrieved | None, history: Tensor, length: Tensor
     ) -> Grafted:

@@ -1,8 +1,10 @@
 """Worth: what draft steps have brought, and how fast an engine has been. [ours]
 
-Two things are learnt from rounds, each with a window so that it follows a change of text:
+Three things are learnt from rounds, each with a window so that it follows a change of text:
 
     pace         tokens per second, the seconds by given costs
+    per class of promise, how likely the best node is that retrieval has: tokens that drafting
+                 brought, and the steps it took
     per checkpoint and class of confidence: tokens that going on brought, and the steps it took
 
 This module knows numbers alone.
@@ -11,27 +13,38 @@ This module knows numbers alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-# Confidences are told apart at these.
+# Confidences and promises are told apart at these.
 BOUNDS = (0.0, 0.01, 0.03, 0.06, 0.1, 0.16, 0.25, 0.35, 0.5, 0.65, 0.8, 0.9)
 MARKS = 32  # checkpoints at most
 # Share of the confidence (of the frontier's best node being accepted) that one more step is taken
 # to bring in tokens, before anything is known, and how many rounds that guess counts for.
 GUESS, GUESS_ROUNDS = 0.4, 8.0
+GUESS_DRAFT = 1.2  # tokens that a draft brings where retrieval has nothing
 WINDOW = 400.0  # rounds that a class remembers
 PACE_WINDOW = 300.0  # rounds that the pace remembers
 ALWAYS_STOP = 2.0  # above every confidence
 
 
+class Drafted(NamedTuple):
+    """What a draft comes to, on average."""
+
+    tokens: float  # that would not have been accepted without it
+    steps: float
+
+
 class Worth:
-    """What was learnt of steps and pace."""
+    """What was learnt of drafts, steps and pace."""
 
     def __init__(self) -> None:
         # Per checkpoint and class: rounds that went on, tokens that it brought, steps it took.
         self._steps = torch.zeros(3, MARKS, len(BOUNDS), dtype=torch.float64)
+        # Per class of promise: rounds that drafted, tokens that it brought, steps it took.
+        self._drafts = torch.zeros(3, len(BOUNDS), dtype=torch.float64)
         # Rounds, tokens, seconds; and all rounds there ever were.
         self._pace = torch.zeros(4, dtype=torch.float64)
 
@@ -45,6 +58,13 @@ class Worth:
         rounds, tokens, seconds, _ = self._pace.tolist()
         missing = max(GUESS_ROUNDS - rounds, 0.0)
         return float((tokens + missing) / (seconds + missing / plain))
+
+    def of_draft(self, promise: float) -> Drafted:
+        """What drafting brings where retrieval's best node has the chance `promise`."""
+        rounds, tokens, steps = self._drafts[:, _class(promise)].tolist()
+        known = rounds + GUESS_ROUNDS
+        guess = GUESS_DRAFT * (1 - promise)
+        return Drafted((tokens + GUESS_ROUNDS * guess) / known, steps / max(rounds, 1.0))
 
     def threshold(self, mark: int, price: float) -> float:
         """The confidence at checkpoint `mark` below which going on does not pay, where a step
@@ -70,10 +90,15 @@ class Worth:
         """
         stage = len(gained)
         for mark, (sure, gain) in enumerate(zip(confidence, gained, strict=False)):
-            place = sum(sure >= bound for bound in BOUNDS) - 1
-            cell = self._steps[:, mark, max(place, 0)]
+            cell = self._steps[:, mark, _class(sure)]
             cell += torch.tensor([1.0, gain, stage - mark], dtype=torch.float64)
             cell /= max(float(cell[0]) / WINDOW, 1.0)
+
+    def learn_draft(self, promise: float, gained: int, steps: int) -> None:
+        """Take in a round of a sequence that drafted: the tokens that are owed to it."""
+        cell = self._drafts[:, _class(promise)]
+        cell += torch.tensor([1.0, gained, steps], dtype=torch.float64)
+        cell /= max(float(cell[0]) / WINDOW, 1.0)
 
     def learn_pace(self, tokens: int, seconds: float) -> None:
         """Take in a round of all running sequences."""
@@ -82,4 +107,12 @@ class Worth:
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that was learnt, by name."""
-        return {"worth.steps": self._steps, "worth.pace": self._pace}
+        return {
+            "worth.steps": self._steps,
+            "worth.drafts": self._drafts,
+            "worth.pace": self._pace,
+        }
+
+
+def _class(chance: float) -> int:
+    return max(sum(chance >= bound for bound in BOUNDS) - 1, 0)

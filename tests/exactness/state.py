@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from graft.cache import KVCache
-from graft.draft import Draft
+from graft.draft import Draft, sat_out
 from graft.drafters.base import Drafter
 from graft.drafters.eagle3.drafter import Eagle3Drafter
 from graft.drafters.independent import ModelDrafter
@@ -159,6 +159,13 @@ class Rounds:
     def run(self, count: int) -> None:
         for _ in range(count):
             self.finish(self.draft())
+
+    def sit_out(self, count: int) -> None:
+        """Rounds in which the drafter is not asked."""
+        for _ in range(count):
+            history, length = self._state()
+            roots = history.gather(1, length.unsqueeze(1) - 1).squeeze(1)
+            self.finish(sat_out(roots, self.plan))
 
     def poison(self) -> None:
         """Spoil the free rows. No number at all where one sequence runs: each row that is looked

@@ -9,6 +9,8 @@ precision, so that no near-tie hides a fault or fakes one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 
@@ -111,6 +113,24 @@ def test_a_turn_back_beside_others(kind: str) -> None:
     check(rounds)
 
 
+@pytest.mark.parametrize("texts", [TEXTS[1:2], TEXTS])
+def test_rounds_that_were_sat_out(texts: list[list[int]]) -> None:
+    rounds = Rounds("eagle3", texts)
+    assert rounds.drafter.waits
+    for count in (1, 4, 2, 7):
+        rounds.sit_out(count)
+        check(rounds)
+        rounds.run(1)
+    rounds.sit_out(3)
+    rounds.turn(0, 4, 3)
+    check(rounds)
+    rounds = Rounds("eagle3", TEXTS)  # one leaves while features wait
+    rounds.sit_out(3)
+    rounds.leave(0)
+    rounds.sit_out(2)
+    check(rounds)
+
+
 @pytest.mark.parametrize("texts", [[246], [255], [250, 3]])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_cache_that_grows(kind: str, texts: list[int]) -> None:
@@ -169,6 +189,27 @@ def test_the_check_sees_waiting_features_that_are_dropped(monkeypatch: pytest.Mo
     rounds.turn(0, len(rounds.texts[0]), 7)
     with pytest.raises(RuntimeError, match="0 elements"):  # no row is left for the root
         rounds.draft()
+
+
+def test_the_check_sees_features_of_rounds_that_were_sat_out_get_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rounds = Rounds("eagle3", TEXTS)
+    drafter = rounds.drafter
+    assert isinstance(drafter, Eagle3Drafter)
+    rounds.run(2)
+    commit = drafter.commit
+
+    def forgetful(paths: Sequence[Sequence[int]], features: torch.Tensor | None) -> None:
+        commit(paths, features)
+        for slot in range(len(paths)):
+            # As many as there should be, all of them of this round.
+            waiting = drafter._waiting[slot]
+            drafter._waiting[slot] = waiting[-1:].expand_as(waiting).clone()
+
+    monkeypatch.setattr(drafter, "commit", forgetful)
+    rounds.sit_out(2)
+    assert difference(rounds, rounds.draft()) > 1e-3
 
 
 def test_the_check_sees_a_row_that_is_read_behind_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,30 @@ def test_dear_rounds_spend_less_than_free_ones() -> None:
     assert spent["dear"][1] < 0.85 * spent["free"][1]
 
 
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_the_drafter_sits_out_where_retrieval_knows_better(batch: int, setting: str) -> None:
+    """A draft costs as much as three forwards, and the memory has seen the answers."""
+    dear = Costs((1, 61), (0.01, 0.02), draft=0.03, step=0.01)
+    made = taught(engine(DRAFTERS["eagle3"](), costs=dear), setting, batch)
+    records = []
+    for _ in range(3):
+        records += rounds(agree(made, setting, policy="graft+", batch=batch))
+    out = [r for r in records if r.stage == "none"]
+    assert 0.3 * len(records) < len(out) < len(records)
+    assert all(r.draft_steps == r.proposed_draft == r.kept_draft == 0 for r in out)
+    assert any(r.accepted_draft for r in records)
+    assert "none" not in {
+        r.stage for r in rounds(agree(made, setting, policy="graft", batch=batch))
+    }
+
+
+def test_a_drafter_that_cannot_wait_never_sits_out() -> None:
+    dear = Costs((1, 61), (0.01, 0.02), draft=0.03, step=0.01)
+    made = taught(engine(DRAFTERS["model"](), costs=dear), "greedy")
+    assert "none" not in {r.stage for r in rounds(agree(made, "greedy", policy="graft+"))}
+
+
 def test_plain_decoding_where_nothing_else_pays() -> None:
     """A row costs as much as a forward, and the memory is cold: most rounds verify the root."""
     made = engine(costs=Costs((1, 61), (0.01, 2.0)))

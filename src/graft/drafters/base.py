@@ -25,6 +25,7 @@ class Drafter(Protocol):
 
     name: str  # "eagle3", "model", ...
     stepwise: bool  # drafts level by level, so that it can stop on the way
+    waits: bool  # can sit rounds out: commit() tells it all that it needs to know of them
     feature_layers: tuple[int, ...]  # target layers whose inputs it reads; () if none
 
     def open(self, slots: int, capacity: int) -> None:

@@ -33,6 +33,7 @@ class ModelDrafter:
 
     name = "model"
     stepwise = True
+    waits = False
     feature_layers: tuple[int, ...] = ()
 
     def __init__(self, model: TransformersTarget, token_count: int) -> None:

@@ -40,6 +40,7 @@ class DFlashDrafter:
 
     name = "dflash"
     stepwise = False
+    waits = False
 
     def __init__(
         self,

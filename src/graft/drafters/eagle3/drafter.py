@@ -45,6 +45,7 @@ class Eagle3Drafter:
 
     name = "eagle3"
     stepwise = True
+    waits = True
 
     def __init__(
         self,
@@ -67,7 +68,8 @@ class Eagle3Drafter:
         rows = RowShape(*shape, head.dtype, head.target_ids.device)
         self._layers = [LayerShape(rows, rows)] * head.config.num_hidden_layers
         self._cache: KVCache | None = None
-        self._waiting: list[Tensor] = []  # fused features [n, H] per slot, tokens behind not known
+        # Features [n, F] per slot that no row was run for yet.
+        self._waiting: list[Tensor] = []
         self._hidden = torch.empty(0)  # h of the frontier that was run last
 
     @property
@@ -80,7 +82,8 @@ class Eagle3Drafter:
         if self._cache is None or not self._cache.serves(slots, capacity):
             self._cache = None  # frees the old one first
             self._cache = KVCache(self._layers, slots, capacity)
-        nothing = self.head.target_ids.new_zeros(0, self.head.config.hidden_size)
+        width = len(self.feature_layers) * self.head.config.target_hidden_size
+        nothing = self.head.target_ids.new_zeros(0, width)
         self._waiting = [nothing.to(self.head.dtype)] * slots
 
     def reusable(self, slot: int, common: int) -> int:
@@ -94,12 +97,13 @@ class Eagle3Drafter:
     def prefill(self, slot: int, context: Tensor, features: Tensor | None) -> None:
         """Run the rows whose next token is known."""
         assert features is not None
-        rows = torch.cat([self._waiting[slot], self.head.fuse(features)])
+        rows = torch.cat([self._waiting[slot], features.to(self.head.dtype)])
         start = self.cache.lengths[slot]
         ready = min(len(rows), len(context) - 1 - start)
         if ready > 0:
             tokens = context[start + 1 : start + 1 + ready].unsqueeze(0)
-            self._run(slot, [start], rows[:ready].unsqueeze(0), tokens, self.head.remember)
+            fused = self.head.fuse(rows[:ready]).unsqueeze(0)
+            self._run(slot, [start], fused, tokens, self.head.remember)
             self.cache.commit(slot, [range(1, ready)])
         self._waiting[slot] = rows[ready:]
 
@@ -128,8 +132,8 @@ class Eagle3Drafter:
         width = features.shape[1]
         nodes = [b * width + n for b, path in enumerate(paths) for n in (0, *path)]
         index = upload(nodes, features.device)
-        fused = self.head.fuse(features.flatten(0, 1)[index])
-        parts = fused.split([len(path) + 1 for path in paths])
+        seen = features.flatten(0, 1)[index].to(self.head.dtype)
+        parts = seen.split([len(path) + 1 for path in paths])
         for slot, part in enumerate(parts):
             self._waiting[slot] = torch.cat([self._waiting[slot], part])
 
@@ -150,7 +154,8 @@ class Eagle3Drafter:
         waiting = self._waiting[:batch]
         counts = [len(rows) for rows in waiting]
         width = max(counts)
-        features = torch.nn.utils.rnn.pad_sequence(waiting, batch_first=True)  # [B, W, H]
+        fused = self.head.fuse(torch.cat(waiting)).split(counts)
+        features = torch.nn.utils.rnn.pad_sequence(fused, batch_first=True)  # [B, W, H]
         place = torch.arange(width, device=history.device)
         first = upload(starts, history.device).unsqueeze(1)
         # Padding reads whatever token stands there; its rows are overwritten.
