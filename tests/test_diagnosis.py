@@ -105,6 +105,17 @@ def test_every_rule_was_provoked() -> None:
     assert len({rule for rule, _, _ in WRONG}) == len(RULES) + 1  # one of them has two findings
 
 
+def test_a_drafter_that_mostly_sits_out_is_judged_by_the_rounds_it_drafts() -> None:
+    """Text that repeats: retrieval knows nearly everything."""
+    few = {"proposed_draft": 200, "accepted_draft": 18, "accepted_retrieved": 500}
+    stages = ["none"] * 160 + ["d0"] * 20 + ["d1"] * 20
+    tokens = [4] * 160 + [1, 2] * 10 + [2, 3] * 10
+    run = healthy(policy="graft+", stages=stages, tokens=tokens, **few)
+    assert rules(run) == []
+    unfit = healthy(policy="graft+", stages=stages, tokens=tokens, **few | {"accepted_draft": 1})
+    assert rules(unfit) == ["drafter does not fit"]
+
+
 def test_too_few_rounds_say_nothing() -> None:
     assert rules(healthy(speedup=0.5, rounds=LEAST - 1)) == []
 

@@ -51,20 +51,22 @@ def slower_than_plain(v: Vitals) -> Iterator[Finding]:
 def fit_of_the_drafter(v: Vitals) -> Iterator[Finding]:
     """A drafter for another model drafts nothing that is accepted; or its confidence says
     nothing."""
-    if v.policy not in DRAFTING or not v["proposed_draft"]:
+    rounds = v.rounds - len(v.in_stage("none"))
+    if v.policy not in DRAFTING or not v["proposed_draft"] or rounds < LEAST:
         return
-    each = v["accepted_draft"] / v.rounds
+    each = v["accepted_draft"] / rounds
     if each < 0.1:
         yield Finding(
             "drafter does not fit",
             f"The drafter's nodes are hardly ever accepted: {each:.2f} per round of "
-            f"{v['proposed_draft'] / v.rounds:.1f} proposed.",
+            f"{v['proposed_draft'] / rounds:.1f} proposed.",
             "It was probably made for another model, fine-tune or chat template: see graft heads "
             "inspect, or train one with graft train.",
         )
         return
     early = v.in_stage("d0")
-    late = [n for n, stage in zip(v.tokens, v.stages, strict=True) if stage != "d0"]
+    both = zip(v.tokens, v.stages, strict=True)
+    late = [tokens for tokens, stage in both if stage not in ("d0", "none")]
     if v.policy in PRUNING and min(len(early), len(late)) >= LEAST / 2:
         first, rest = sum(early) / len(early), sum(late) / len(late)
         if rest <= first * 1.02:

@@ -120,10 +120,10 @@ def _proposes(answers: Sequence[Measurement]) -> bool:
     return any(r.proposed_draft + r.proposed_retrieved for m in answers for r in rounds_of(m))
 
 
-def _order(stage: str) -> tuple[bool, int]:
-    """d0, d1, ..., full."""
+def _order(stage: str) -> tuple[bool, int, str]:
+    """d0, d1, ..., full, none."""
     digits = stage[1:]
-    return (not digits.isdigit(), int(digits) if digits.isdigit() else 0)
+    return (not digits.isdigit(), int(digits) if digits.isdigit() else 0, stage)
 
 
 def _bars(
