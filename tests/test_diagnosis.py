@@ -108,8 +108,8 @@ def test_every_rule_was_provoked() -> None:
 def test_a_drafter_that_mostly_sits_out_is_judged_by_the_rounds_it_drafts() -> None:
     """Text that repeats: retrieval knows nearly everything."""
     few = {"proposed_draft": 200, "accepted_draft": 18, "accepted_retrieved": 500}
-    stages = ["none"] * 160 + ["d0"] * 20 + ["d1"] * 20
-    tokens = [4] * 160 + [1, 2] * 10 + [2, 3] * 10
+    stages = ["none"] * 140 + ["d0"] * 30 + ["d1"] * 30
+    tokens = [4] * 140 + [1, 2] * 15 + [2, 3] * 15
     run = healthy(policy="graft+", stages=stages, tokens=tokens, **few)
     assert rules(run) == []
     unfit = healthy(policy="graft+", stages=stages, tokens=tokens, **few | {"accepted_draft": 1})
