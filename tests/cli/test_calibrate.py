@@ -82,7 +82,9 @@ def test_the_transfer_between_tasks_is_told(run: Command, folders: Folders, suit
     found = run("calibrate", "-m", folders.target, "--suite", suite, *short)
     assert found.code == 0, found.err
     if "plain is taken" not in found.out:
-        assert "Tuned on the other tasks" in found.out
+        lines = [line for line in found.out.splitlines() if line[:1] == "|"]
+        start = next(i for i, line in enumerate(lines) if "on the others" in line)
+        assert [line.split("|")[1].strip() for line in lines[start + 2 :]] == ["a", "b", "mean"]
 
 
 @pytest.mark.parametrize(

@@ -114,13 +114,15 @@ def _report(screen: Screen, found: Calibration, place: Path) -> None:
         screen.line(f"{policy}: {_told(choice.settings)}")
     if found.transfer:
         screen.line("")
-        lost = {t: 1 - b / a for t, (a, b) in found.transfer.items()}
-        worst = max(lost, key=lambda task: lost[task])
-        mean = sum(lost.values()) / len(lost)
-        screen.line(
-            f"Tuned on the other tasks, {found.best} is {mean:.1%} slower on a task on average "
-            f"({lost[worst]:.1%} on {worst})."
-        )
+        mean = sum(b / a - 1 for a, b in found.transfer.values()) / len(found.transfer)
+        rows = [
+            [task, number(a, 1), number(b, 1), f"{b / a - 1:+.1%}"]
+            for task, (a, b) in found.transfer.items()
+        ]
+        rows.append(["mean", "", "", f"{mean:+.1%}"])
+        header = [f"{found.best}, tokens/s on", "tuned on all", "on the others", "change"]
+        for line in table(header, rows).splitlines():
+            screen.line(line)
     left = f", {found.looping} answers that loop left out" if found.looping else ""
     screen.line("")
     screen.line(
