@@ -23,7 +23,7 @@ from graft.settings import TEMPLATED, EngineSettings, Policy
 from graft.tuning import Choice, Player, Score, templated, tune
 
 # To choose from: rows cost from the first one on a CPU and hardly anything on a GPU.
-BUDGETS = {"cpu": (2, 3, 4, 6, 8, 12, 16), "cuda": (8, 16, 32, 60)}
+BUDGETS = {"cpu": (2, 3, 4, 6, 8, 11, 13, 16), "cuda": (8, 16, 32, 60)}
 # Candidates recorded per slot of the largest budget, so that shallow drafts find theirs.
 SPARE = 3
 
@@ -112,7 +112,7 @@ def calibrate(
     known = 1 + len(temperatures) + len(prompts) + len(policies) + tasks
     steps = _Steps(progress, known)
     steps.next("measuring costs")
-    costs = engine.costs(max(sizes))
+    costs = engine.costs(max(sizes), fine=True)
     recordings, looping = _recordings(
         engine, prompts, tokens, temperatures, (SPARE * max(sizes), beam, depth), steps
     )

@@ -29,7 +29,9 @@ log = logging.getLogger("graft")
 
 PROMPT_TOKENS = 128
 REPEATS = 3
-# Nodes that are verified, as far as the budget goes.
+# Nodes that are verified, as far as the budget goes. Times rise in steps, since kernels take rows
+# by blocks; where there is time, small trees are measured one by one.
+EVERY = 17
 NODES = (0, 1, 3, 7, 11, 15, 23, 31, 47, 63, 95, 127, 191, 255)
 # Tokens of an answer that never ends while things are measured.
 ANSWER_TOKENS = 128
@@ -45,15 +47,19 @@ def measure_costs(
     plan: DraftPlan,
     request: MakeRequest,
     token_count: int,
+    *,
+    fine: bool = False,
 ) -> Costs:
     """The costs of rounds on this machine. What target and drafter hold is forgotten.
 
     Args:
         grafter: of one slot; it learns from these rounds, so it should be nobody's.
         plan: its budget is the most that is verified, its beam and depth the draft's.
+        fine: measure every number of nodes up to `EVERY`.
     """
     rounds = _Rounds(target, request, token_count)
-    nodes = sorted({n for n in NODES if n < plan.budget} | {plan.budget})
+    wanted = {*NODES, *range(EVERY)} if fine else NODES
+    nodes = sorted({n for n in wanted if n < plan.budget} | {plan.budget})
     times: dict[int, list[RoundTimes]] = {n: [] for n in nodes}
     rounds.begin(_Star(token_count), TemplateGrafter(NoRetriever(), plan.budget), plan)
     rounds.once(dense(nodes[-1], 1, 1))

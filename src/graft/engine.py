@@ -98,7 +98,7 @@ class Engine:
         self.templates = tuple(templates or [default_template().within(self.matrix.k)])
         self.profile, self.made_for = profile, made_for
         self._given_costs = costs
-        self._costs: dict[tuple[Policy, DraftPlan], Costs] = {}
+        self._costs: dict[tuple[Policy, DraftPlan, bool], Costs] = {}
         self._alarm = CollapseAlarm()
         self._cached: list[int] = []  # tokens behind the rows of slot 0, for a next turn
         self._drafted = False  # whether the drafter knows them too
@@ -121,18 +121,19 @@ class Engine:
         """The budget of that policy on this device."""
         return self._chosen().budget_on(self.policy, self.target.device.type)
 
-    def costs(self, budget: int | None = None) -> Costs:
+    def costs(self, budget: int | None = None, *, fine: bool = False) -> Costs:
         """What rounds of graft+ cost here; measured the first time, which takes a second or so.
 
         Args:
             budget: most nodes of a tree; None takes the engine's.
+            fine: measure small trees of every size; takes some seconds.
 
         Raises:
             RuntimeError: in the middle of a generation.
         """
         settings = self._chosen("graft+", budget)
         with self.borrow_target():
-            costs = self._costs_of(settings, self._plan(settings))
+            costs = self._costs_of(settings, self._plan(settings), fine)
         assert costs is not None, "graft+ weighs"
         return costs
 
@@ -493,14 +494,16 @@ class Engine:
         params = _params(sampling, options)
         return self.request(index, encode(prompt, self.tokenizer, raw=raw), params, row=0)
 
-    def _costs_of(self, settings: EngineSettings, plan: DraftPlan) -> Costs | None:
+    def _costs_of(
+        self, settings: EngineSettings, plan: DraftPlan, fine: bool = False
+    ) -> Costs | None:
         """What rounds of these settings cost, where they need to know."""
         policy = self._policy(settings)
         if not settings.weighs(policy):
             return None
         if self._given_costs is not None:
             return self._given_costs
-        key = policy, plan
+        key = policy, plan, fine
         if key not in self._costs:
             # Their own matrix and contexts, so that nothing is learnt of it.
             without = tuple({*settings.without, "depth", "budget"})
@@ -519,6 +522,7 @@ class Engine:
                 plan,
                 request,
                 self.token_count,
+                fine=fine,
             )
         return self._costs[key]
 

@@ -96,3 +96,10 @@ def test_without_a_part(part: Part) -> None:
     rule = "graft" if part == "depth" else "graft+"
     plan = made.settings.plan(rule, 16)
     assert {r.stage for r in records} <= {plan.stage_name(s) for s in range(plan.stages)}
+
+
+def test_small_trees_are_measured_one_by_one_where_there_is_time() -> None:
+    made = engine(DRAFTERS["eagle3"](), costs=None)
+    assert made.costs(20).rows == (1, 2, 4, 8, 12, 16, 21)
+    assert made.costs(20, fine=True).rows == (*range(1, 18), 21)
+    assert made.costs(3, fine=True).rows == (1, 2, 3, 4)
