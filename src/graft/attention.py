@@ -97,7 +97,7 @@ class Step:
     def _seen(self, window: int | None) -> Tensor:
         """bool [B, N, T]: the three regions above, cut by the window."""
         device = self._visible.device
-        if self.batch == 1 and window is None:
+        if self.batch == 1 and (window is None or self.end <= window):
             past = self._visible.new_ones(1, self.width, self.starts[0])
             return torch.cat([past, self._visible], dim=2)
         start = upload(self.starts, device)[:, None, None]

@@ -59,11 +59,11 @@ class Eagle3Drafter:
         self._embed = head.embed_tokens or embed
         self._unknown = head.target_ids >= token_count
         self._masks = bool(self._unknown.any())
-        # Positions it was trained for; None once they are no matter.
-        self._trained = head.config.max_position_embeddings
         if window is not None:
             head.limit_window(window)
-            self._trained = None
+        # Positions it was trained for; None where they are no matter.
+        limited = window is not None or head.config.sliding_window is not None
+        self._trained = None if limited else head.config.max_position_embeddings
         shape = head.config.num_key_value_heads, head.config.head_dim
         rows = RowShape(*shape, head.dtype, head.target_ids.device)
         self._layers = [LayerShape(rows, rows)] * head.config.num_hidden_layers
