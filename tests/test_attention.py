@@ -120,6 +120,23 @@ def test_a_row_that_is_no_ancestor_does_not_matter() -> None:
     assert changed.tolist() == [[False, True, False, True, False]]
 
 
+def test_keys_behind_the_window_are_not_read() -> None:
+    """They may hold anything, even no number."""
+    tree, starts = make_tree([FIVE, FIVE], [1, 2]), [9, 7]
+    query, key, value = rows_for(tree, starts, 2)
+    step = Step(0, starts, tree.ancestors(), tree.depths)
+    assert [step.first_seen(w) for w in (None, 3, 8, 100)] == [0, 5, 0, 0]
+
+    def out() -> Tensor:
+        return tree_attention(
+            nn.Module(), query, key, value, None, graft_step=step, sliding_window=3
+        )[0]
+
+    before = out()
+    key[:, :, :5] = value[:, :, :5] = torch.nan
+    assert torch.equal(out(), before)
+
+
 def test_layers_with_one_window_share_one_mask() -> None:
     tree = make_tree([FIVE], [5])
     step = Step(0, [3], tree.ancestors(), tree.depths)

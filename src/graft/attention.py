@@ -80,6 +80,10 @@ class Step:
         """Uncommitted rows of earlier steps, in front of the new ones."""
         return self.room - self.width
 
+    def first_seen(self, window: int | None) -> int:
+        """The first key that any row can see."""
+        return 0 if window is None else max(min(self.starts) - window + 1, 0)
+
     def bias(self, window: int | None, groups: int, like: Tensor) -> Tensor:
         """Additive mask [B, 1, groups * N, T] in the dtype and on the device of `like`.
 
@@ -144,6 +148,8 @@ def tree_attention(
     groups = heads // key.shape[1]
     rows = query.reshape(batch, key.shape[1], groups * width, dim)
     bias = graft_step.bias(sliding_window, groups, query)
+    if first := graft_step.first_seen(sliding_window):  # what no row sees is not read either
+        key, value, bias = key[:, :, first:], value[:, :, first:], bias[..., first:]
     if softcap is None:
         out = F.scaled_dot_product_attention(rows, key, value, attn_mask=bias, scale=scaling)
     else:
