@@ -168,6 +168,36 @@ def test_what_is_owed_to_a_draft() -> None:
     assert spending._owed(owed._replace(unaided=(0.4, 0.9, 0.9))) == 0
 
 
+def batched(accepted: int, costs: Costs, batch: int = 4) -> list[bool]:
+    """Which of 600 rounds of a batch verify trees, where each sequence accepts so many nodes."""
+    spending, out = Paying(PLAN, costs, Worth()), []
+    of = values(*[0.9] * 3).expand(batch, -1)
+    for _ in range(600):
+        spending.plan(batch)
+        out.append(spending.speculates())
+        if out[-1]:
+            spending.drafts(None)
+            spending.width(of > 0, of, 1)
+        spending.settle([Spent((0.5,), 0, accepted if out[-1] else 0)] * batch)
+    return out[100:]
+
+
+def test_batches_that_plain_decoding_serves_better_are_decoded_plainly() -> None:
+    """A row costs half a forward: two tokens do not pay for four rows each."""
+    dear = Costs((1, 33), (0.02, 0.34), draft=0.001, step=0.002, round=0.001)
+    assert sum(batched(1, dear)) / 500 == pytest.approx(1 / (2 * EXPLORE), abs=0.01)
+    assert all(batched(1, dear, batch=1))  # that is decided node by node
+    assert all(batched(3, Costs((1, 33), (0.02, 0.03))))
+
+
+def test_further_sequences_cost_what_they_add() -> None:
+    """Rows are free; grafting for a fifth sequence takes as long as a forward."""
+    free = Costs((1, 33), (0.02, 0.02), round=0.001)
+    assert all(batched(1, free))
+    assert sum(batched(1, replace(free, round_more=0.02))) < 100
+    assert sum(batched(1, replace(free, draft_more=0.02))) < 100
+
+
 def test_equal_states_spend_alike() -> None:
     one, other = settled(3, 50), settled(3, 50)
     assert one.plan(2) == other.plan(2)

@@ -6,7 +6,8 @@ Of every part the shortest time counts: what a busy machine adds is not what a r
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -32,6 +33,7 @@ REPEATS = 3
 # Nodes that are verified, as far as the budget goes. Times rise in steps, since kernels take rows
 # by blocks; where there is time, small trees are measured one by one.
 EVERY = 17
+BATCH_NODES = 95  # most that is measured for batches
 NODES = (0, 1, 3, 7, 11, 15, 23, 31, 47, 63, 95, 127, 191, 255)
 # Tokens of an answer that never ends while things are measured.
 ANSWER_TOKENS = 128
@@ -49,6 +51,8 @@ def measure_costs(
     token_count: int,
     *,
     fine: bool = False,
+    batch: int = 1,
+    grafter_of_batch: Grafter | None = None,
 ) -> Costs:
     """The costs of rounds on this machine. What target and drafter hold is forgotten.
 
@@ -56,12 +60,15 @@ def measure_costs(
         grafter: of one slot; it learns from these rounds, so it should be nobody's.
         plan: its budget is the most that is verified, its beam and depth the draft's.
         fine: measure every number of nodes up to `EVERY`.
+        batch: sequences that decode together at most; their forwards have more rows.
+        grafter_of_batch: of so many slots.
     """
     rounds = _Rounds(target, request, token_count)
     wanted = {*NODES, *range(EVERY)} if fine else NODES
-    nodes = sorted({n for n in wanted if n < plan.budget} | {plan.budget})
+    most = plan.budget if batch == 1 else max(plan.budget, min(batch * plan.budget, BATCH_NODES))
+    nodes = sorted({n for n in wanted if n < most} | {plan.budget, most})
     times: dict[int, list[RoundTimes]] = {n: [] for n in nodes}
-    rounds.begin(_Star(token_count), TemplateGrafter(NoRetriever(), plan.budget), plan)
+    rounds.begin(_Star(token_count), TemplateGrafter(NoRetriever(), most), dense(most, 1, 1))
     rounds.once(dense(nodes[-1], 1, 1))
     for _ in range(REPEATS):
         for n in nodes:
@@ -77,14 +84,27 @@ def measure_costs(
         tuple(min(t.verify for t in times[n]) for n in nodes),
         draft=draft,
         step=max(steps, 0.0) / max(plan.depth - 1, 1),
-        round=min(t.total - t.draft - t.verify for pair in both for t in pair),
+        round=_besides(t for pair in both for t in pair),
     )
+    if batch > 1:
+        assert grafter_of_batch is not None
+        rounds.begin(drafter, grafter_of_batch, plan, batch)
+        rounds.once(shallow)
+        many = [rounds.once(shallow) for _ in range(REPEATS)]
+        more = min(t.draft for t in many) - costs.draft, _besides(many) - costs.round
+        draft_more, round_more = (max(seconds, 0.0) / (batch - 1) for seconds in more)
+        costs = replace(costs, draft_more=draft_more, round_more=round_more)
     log.info("costs of a round here: %s", costs)
     return costs
 
 
+def _besides(times: Iterable[RoundTimes]) -> float:
+    """What rounds take besides draft and verification."""
+    return min(t.total - t.draft - t.verify for t in times)
+
+
 class _Rounds:
-    """Rounds of one endless answer after another."""
+    """Rounds of endless answers, one after another or side by side."""
 
     def __init__(self, target: Target, request: MakeRequest, token_count: int) -> None:
         self._target, self._request, self._token_count = target, request, token_count
@@ -93,11 +113,12 @@ class _Rounds:
         length = max(min(PROMPT_TOKENS, room - self._answer), 1)
         self._prompt = [token % token_count for token in range(1, length + 1)]
 
-    def begin(self, drafter: Drafter, grafter: Grafter, plan: DraftPlan) -> None:
+    def begin(self, drafter: Drafter, grafter: Grafter, plan: DraftPlan, batch: int = 1) -> None:
         """Rounds of these from here on."""
+        self._batch = batch
         capacity = len(self._prompt) + self._answer + plan.budget + 1
-        self._target.open(1, capacity)
-        drafter.open(1, capacity)
+        self._target.open(batch, capacity)
+        drafter.open(batch, capacity)
         self._decoder = BatchDecoder(
             self._target, drafter, grafter, spending=Fixed(plan), token_count=self._token_count
         )
@@ -105,7 +126,8 @@ class _Rounds:
     def once(self, plan: DraftPlan) -> RoundTimes:
         """The times of a round."""
         decoder = self._decoder
-        while not decoder.running:  # an answer of one token is over when it is admitted
+        # An answer of one token is over when it is admitted.
+        while len(decoder.running) < self._batch:
             decoder.admit(self._request(self._prompt, self._answer))
         decoder.spending = Fixed(plan)
         decoder.round()

@@ -22,6 +22,7 @@ from graft.costs import Costs
 from graft.decoder import BatchDecoder, Observer
 from graft.drafters.base import Drafter
 from graft.fingerprint import tokenizer_fingerprint
+from graft.grafter import Grafter
 from graft.matrix import AdjacencyMatrix
 from graft.matrix_file import save_matrix
 from graft.memory import Memory
@@ -60,6 +61,7 @@ class Engine:
         matrix: to start from; if None, an empty one.
         matrix_file: where `close` keeps the matrix under matrix_scope "file".
         costs: of rounds; if None, they are measured when a policy first needs them.
+        costs_of_one: known for one sequence at a time; those of batches are measured.
         profile: what calibration found; it fills what the settings leave open.
         made_for: says what a profile made here would be for.
 
@@ -81,6 +83,7 @@ class Engine:
         matrix: AdjacencyMatrix | None = None,
         matrix_file: str | Path | None = None,
         costs: Costs | None = None,
+        costs_of_one: Costs | None = None,
         profile: Profile | None = None,
         made_for: Callable[[], MadeFor] | None = None,
     ) -> None:
@@ -97,8 +100,8 @@ class Engine:
         self._templated = bool(templates)
         self.templates = tuple(templates or [default_template().within(self.matrix.k)])
         self.profile, self.made_for = profile, made_for
-        self._given_costs = costs
-        self._costs: dict[tuple[Policy, DraftPlan, bool], Costs] = {}
+        self._given_costs, self._costs_of_one = costs, costs_of_one
+        self._costs: dict[tuple[Policy, DraftPlan, bool, int], Costs] = {}
         self._alarm = CollapseAlarm()
         self._cached: list[int] = []  # tokens behind the rows of slot 0, for a next turn
         self._drafted = False  # whether the drafter knows them too
@@ -133,7 +136,7 @@ class Engine:
         """
         settings = self._chosen("graft+", budget)
         with self.borrow_target():
-            costs = self._costs_of(settings, self._plan(settings), fine)
+            costs = self._costs_of(settings, self._plan(settings), fine=fine)
         assert costs is not None, "graft+ weighs"
         return costs
 
@@ -238,7 +241,7 @@ class Engine:
         plan = self._plan(settings)
         with self._occupied():
             self._cached = []
-            costs = self._costs_of(settings, plan)
+            costs = self._costs_of(settings, plan, settings.max_batch)
             yield self._scheduler(settings, plan, costs, settings.max_batch, ROOM)
 
     def continue_ids(
@@ -387,11 +390,11 @@ class Engine:
         watch: Observer | None = None,
     ) -> Generator[StreamToken]:
         with self._occupied():
-            costs = self._costs_of(settings, plan)
+            slots = min(len(requests), settings.max_batch)
+            costs = self._costs_of(settings, plan, slots)
             # Another engine may have used the same target since.
             valid = reuse and len(requests) == 1 and self.target.openings == self._opened
             cached, self._cached = (self._cached if valid else []), []
-            slots = min(len(requests), settings.max_batch)
             longest = max(len(r.context) + min(r.limit, ROOM) for r in requests)
             keep = bool(cached)
             scheduler = self._scheduler(settings, plan, costs, slots, longest, keep, watch)
@@ -495,21 +498,27 @@ class Engine:
         return self.request(index, encode(prompt, self.tokenizer, raw=raw), params, row=0)
 
     def _costs_of(
-        self, settings: EngineSettings, plan: DraftPlan, fine: bool = False
+        self, settings: EngineSettings, plan: DraftPlan, slots: int = 1, *, fine: bool = False
     ) -> Costs | None:
-        """What rounds of these settings cost, where they need to know."""
+        """What rounds of these settings cost, of so many sequences, where they need to know."""
         policy = self._policy(settings)
         if not settings.weighs(policy):
             return None
         if self._given_costs is not None:
             return self._given_costs
-        key = policy, plan, fine
+        if slots == 1 and self._costs_of_one is not None and not fine:
+            return self._costs_of_one
+        batch = 1 if slots == 1 else settings.max_batch
+        key = policy, plan, fine, batch
         if key not in self._costs:
             # Their own matrix and contexts, so that nothing is learnt of it.
             without = tuple({*settings.without, "depth", "budget"})
             apart = settings.having(matrix_scope="request", without=without)
             drafter = pick_drafter(policy, self.drafter)
-            parts = make_parts(apart, policy, plan, self.memory, self.templates, drafter, 1, None)
+
+            def grafter(slots: int) -> Grafter:
+                own = self.memory, self.templates, drafter, slots, None
+                return make_parts(apart, policy, plan, *own).grafter
 
             def request(prompt: list[int], limit: int) -> Request:
                 endless = SamplingParams(max_new_tokens=limit, ignore_eos=True)
@@ -518,11 +527,13 @@ class Engine:
             self._costs[key] = measure_costs(
                 self.target,
                 drafter,
-                parts.grafter,
+                grafter(1),
                 plan,
                 request,
                 self.token_count,
                 fine=fine,
+                batch=batch,
+                grafter_of_batch=grafter(batch) if batch > 1 else None,
             )
         return self._costs[key]
 

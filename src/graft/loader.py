@@ -126,7 +126,7 @@ def load(
         matrix,
         profile=found,
         here=here,
-        costs=None if found is None else found.costs_on(here()),
+        costs_of_one=None if found is None else found.costs_on(here()),
     )
 
 
@@ -140,7 +140,7 @@ def make_engine(
     *,
     profile: Profile | None = None,
     here: Callable[[], MadeFor] | None = None,
-    costs: Costs | None = None,
+    costs_of_one: Costs | None = None,
 ) -> Engine:
     """An engine over a loaded model and drafter; a drafter is tested shortly.
 
@@ -167,7 +167,7 @@ def make_engine(
         matrix_file=matrix_file,
         profile=profile,
         made_for=here,
-        costs=costs,
+        costs_of_one=costs_of_one,
     )
     if drafter is not None:
         self_test(engine)

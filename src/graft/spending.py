@@ -4,6 +4,7 @@
 time in which this engine has made one so far (`Worth.pace`, tokens per second), so a node or a
 draft step is bought where it promises more tokens than its seconds would make elsewhere:
 
+    trees    where batches of this size have made more tokens per second than plain ones would
     nodes    the n that maximises   sum of the n likeliest values - pace * verify(n + 1 rows)
     draft    where, after like promises of retrieval, drafting has brought more tokens than
              pace * seconds of the draft
@@ -33,6 +34,8 @@ from graft.worth import Worth
 
 # Among so many rounds one goes on at a checkpoint where it would have stopped.
 EXPLORE = 8
+# Share of what a round takes besides that plain decoding takes too.
+PLAIN = 0.3
 # Tokens that are not worth a look: where all rows together cost less, all are verified.
 TRIFLE = 0.02
 
@@ -72,6 +75,9 @@ class Spending(Protocol):
     def plan(self, batch: int) -> DraftPlan:
         """How the next round is drafted, for so many sequences."""
 
+    def speculates(self) -> bool:
+        """Whether the round that was planned last verifies trees, or is one of plain decoding."""
+
     def drafts(self, promise: Sequence[float] | None) -> bool:
         """Whether the round that was planned last drafts at all.
 
@@ -108,6 +114,10 @@ class Fixed:
     def plan(self, batch: int) -> DraftPlan:
         """The plan."""
         return self._plan
+
+    def speculates(self) -> bool:
+        """Always."""
+        return True
 
     def drafts(self, promise: Sequence[float] | None) -> bool:
         """Always."""
@@ -147,6 +157,7 @@ class Paying:
         self._batch = 1
         self._steps, self._rows = 0, 1
         self._drafted, self._promise = True, list[float]()
+        self._plainly = False
         self._curves: dict[int, list[float]] = {}
 
     def plan(self, batch: int) -> DraftPlan:
@@ -163,6 +174,19 @@ class Paying:
             thresholds[min(_twos(rounds // EXPLORE), len(marks) - 1)] = 0.0
         return replace(self._plan, thresholds=tuple(thresholds))
 
+    def speculates(self) -> bool:
+        """Where batches of about this size have made more tokens per second with trees than plain
+        decoding would have. One sequence alone decides by its nodes."""
+        self._plainly = False
+        if self._batch == 1 or not self._sizes:
+            return True
+        if self._worth.rounds % (2 * EXPLORE) == 0:
+            return True
+        plain = self._batch / self._plain_seconds()
+        found = self._worth.of_batch(self._batch)
+        self._plainly = found is not None and found < plain
+        return not self._plainly
+
     def drafts(self, promise: Sequence[float] | None) -> bool:
         """Where, after such promises, the draft has brought more tokens than its time is worth."""
         self._drafted, self._promise = True, list(promise or ())
@@ -172,7 +196,7 @@ class Paying:
             return True
         found = [self._worth.of_draft(p) for p in promise]
         steps = sum(one.steps for one in found) / len(found)
-        seconds = self._costs.draft + steps * self._step()
+        seconds = self._draft() + steps * self._step()
         self._drafted = sum(one.tokens for one in found) > self._pace() * seconds
         return self._drafted
 
@@ -194,8 +218,14 @@ class Paying:
 
     def settle(self, spent: Sequence[Spent]) -> None:
         """Learn the pace and what steps bring."""
-        drafting = self._costs.draft + self._steps * self._step() if self._drafted else 0.0
-        seconds = self._costs.round + drafting + self._costs.of_rows(self._rows)
+        tokens = sum(one.accepted + 1 for one in spent)
+        if self._plainly:
+            self._worth.learn_pace(tokens, self._plain_seconds())
+            return
+        drafting = self._draft() + self._steps * self._step() if self._drafted else 0.0
+        seconds = self._round() + drafting + self._costs.of_rows(self._rows)
+        if self._batch > 1:
+            self._worth.learn_batch(self._batch, tokens, seconds)
         if self._stops:
             if self._drafted:
                 for promise, one in zip(self._promise, spent, strict=False):
@@ -203,7 +233,7 @@ class Paying:
             for one in spent:
                 gained = [one.gain(mark) for mark in range(one.stage)]
                 self._worth.learn_steps(one.confidence, gained)
-        self._worth.learn_pace(sum(one.accepted + 1 for one in spent), seconds)
+        self._worth.learn_pace(tokens, seconds)
 
     def _owed(self, one: Spent) -> int:
         """Accepted nodes that a round owes to its draft. A node that is worth its row would have
@@ -233,10 +263,19 @@ class Paying:
 
     def _pace(self) -> float:
         """Tokens per second; before anything is known, plain decoding's."""
-        return self._worth.pace(1 / (self._base() + self._costs.of_rows(1)))
+        return self._worth.pace(
+            1 / (self._costs.round + self._costs.draft + self._costs.of_rows(1))
+        )
 
-    def _base(self) -> float:
-        return self._costs.round + self._costs.draft
+    def _plain_seconds(self) -> float:
+        """Of a round of plain decoding, which has little to do besides."""
+        return PLAIN * self._costs.round + self._costs.of_rows(self._batch)
+
+    def _draft(self) -> float:
+        return self._costs.draft + (self._batch - 1) * self._costs.draft_more
+
+    def _round(self) -> float:
+        return self._costs.round + (self._batch - 1) * self._costs.round_more
 
     def _step(self) -> float:
         """A step for the whole batch grows with its rows as the target's forward does."""

@@ -1,8 +1,9 @@
 """Worth: what draft steps have brought, and how fast an engine has been. [ours]
 
-Three things are learnt from rounds, each with a window so that it follows a change of text:
+Four things are learnt from rounds, each with a window so that it follows a change of text:
 
     pace         tokens per second, the seconds by given costs
+    per size of batches: tokens and seconds of rounds with trees
     per class of promise, how likely the best node is that retrieval has: tokens that drafting
                  brought, and the steps it took
     per checkpoint and class of confidence: tokens that going on brought, and the steps it took
@@ -21,10 +22,12 @@ from torch import Tensor
 # Confidences and promises are told apart at these.
 BOUNDS = (0.0, 0.01, 0.03, 0.06, 0.1, 0.16, 0.25, 0.35, 0.5, 0.65, 0.8, 0.9)
 MARKS = 32  # checkpoints at most
+SIZES = 10  # of batches: 1, 2-3, 4-7, ...
 # Share of the confidence (of the frontier's best node being accepted) that one more step is taken
 # to bring in tokens, before anything is known, and how many rounds that guess counts for.
 GUESS, GUESS_ROUNDS = 0.4, 8.0
 GUESS_DRAFT = 1.2  # tokens that a draft brings where retrieval has nothing
+BATCH_ROUNDS = 24  # after which batches of a size are judged
 WINDOW = 400.0  # rounds that a class remembers
 PACE_WINDOW = 300.0  # rounds that the pace remembers
 ALWAYS_STOP = 2.0  # above every confidence
@@ -45,6 +48,8 @@ class Worth:
         self._steps = torch.zeros(3, MARKS, len(BOUNDS), dtype=torch.float64)
         # Per class of promise: rounds that drafted, tokens that it brought, steps it took.
         self._drafts = torch.zeros(3, len(BOUNDS), dtype=torch.float64)
+        # Per size of a batch, by powers of two: rounds with trees, their tokens and seconds.
+        self._batches = torch.zeros(3, SIZES, dtype=torch.float64)
         # Rounds, tokens, seconds; and all rounds there ever were.
         self._pace = torch.zeros(4, dtype=torch.float64)
 
@@ -65,6 +70,12 @@ class Worth:
         known = rounds + GUESS_ROUNDS
         guess = GUESS_DRAFT * (1 - promise)
         return Drafted((tokens + GUESS_ROUNDS * guess) / known, steps / max(rounds, 1.0))
+
+    def of_batch(self, batch: int) -> float | None:
+        """Tokens per second of rounds with trees in batches of about this size; None before there
+        were enough of them."""
+        rounds, tokens, seconds = self._batches[:, _size(batch)].tolist()
+        return tokens / seconds if rounds >= BATCH_ROUNDS else None
 
     def threshold(self, mark: int, price: float) -> float:
         """The confidence at checkpoint `mark` below which going on does not pay, where a step
@@ -100,6 +111,12 @@ class Worth:
         cell += torch.tensor([1.0, gained, steps], dtype=torch.float64)
         cell /= max(float(cell[0]) / WINDOW, 1.0)
 
+    def learn_batch(self, batch: int, tokens: int, seconds: float) -> None:
+        """Take in a round of several sequences with trees."""
+        cell = self._batches[:, _size(batch)]
+        cell += torch.tensor([1.0, tokens, seconds], dtype=torch.float64)
+        cell /= max(float(cell[0]) / WINDOW, 1.0)
+
     def learn_pace(self, tokens: int, seconds: float) -> None:
         """Take in a round of all running sequences."""
         self._pace += torch.tensor([1.0, tokens, seconds, 1.0], dtype=torch.float64)
@@ -110,8 +127,13 @@ class Worth:
         return {
             "worth.steps": self._steps,
             "worth.drafts": self._drafts,
+            "worth.batches": self._batches,
             "worth.pace": self._pace,
         }
+
+
+def _size(batch: int) -> int:
+    return min(batch.bit_length() - 1, SIZES - 1)
 
 
 def _class(chance: float) -> int:

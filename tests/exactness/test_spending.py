@@ -98,6 +98,35 @@ def test_without_a_part(part: Part) -> None:
     assert {r.stage for r in records} <= {plan.stage_name(s) for s in range(plan.stages)}
 
 
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("drafter", [None, *DRAFTERS])
+def test_batches_that_are_decoded_plainly(drafter: str | None, setting: str) -> None:
+    """What a second sequence adds is more than trees can bring."""
+    dear = Costs((1, 61), (0.01, 0.05), round=0.001, round_more=0.05)
+    made = engine(DRAFTERS[drafter]() if drafter else None, costs=dear)
+    records = []
+    for _ in range(8):
+        made.matrix.clear()  # so that answers take many rounds
+        records += rounds(agree(made, setting, policy="graft+", batch=3))
+    together = [r for r in records if r.batch > 1]
+    bare = [r for r in together if r.proposed == 0]
+    if drafter == "model":  # it must see every round
+        assert not any(r.stage == "none" for r in records)
+    else:
+        assert len(bare) > 0.4 * len(together)
+        assert any(r.proposed for r in together)
+        assert all(r.draft_steps == r.lookups == r.rows_written == 0 for r in bare)
+
+
+@pytest.mark.parametrize("drafter", [None, "eagle3"])
+def test_batches_are_measured_with_their_rows(drafter: str | None) -> None:
+    made = engine(DRAFTERS[drafter]() if drafter else None, costs=None, max_batch=3)
+    agree(made, "greedy", policy="graft+", batch=3)
+    (costs,) = made._costs.values()
+    assert costs.rows[-1] == 3 * 16 + 1
+    assert costs.round_more >= 0
+
+
 def test_small_trees_are_measured_one_by_one_where_there_is_time() -> None:
     made = engine(DRAFTERS["eagle3"](), costs=None)
     assert made.costs(20).rows == (1, 2, 4, 8, 12, 16, 21)

@@ -333,7 +333,7 @@ def _engine(
         profile = replace(profile, policy="plain")
     profile.require(here, settings.profile)
     costs = profile.costs_on(here)
-    return make_engine(loaded, drafter, shared, profile=profile, costs=costs)
+    return make_engine(loaded, drafter, shared, profile=profile, costs_of_one=costs)
 
 
 def _as_plain(

@@ -22,7 +22,7 @@ class LookupDrafter(NoDrafter):
 
     name = "lookup"
     stepwise = False
-    waits = False
+    waits = True
 
     def draft(self, history: Tensor, length: Tensor, plan: DraftPlan) -> Draft:
         """Chains of up to `plan.budget` copied tokens."""

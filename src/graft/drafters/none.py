@@ -15,7 +15,7 @@ class NoDrafter:
 
     name = "none"
     stepwise = False
-    waits = False
+    waits = True
     feature_layers: tuple[int, ...] = ()
 
     def open(self, slots: int, capacity: int) -> None:
