@@ -27,7 +27,7 @@ SIZES = 10  # of batches: 1, 2-3, 4-7, ...
 # to bring in tokens, before anything is known, and how many rounds that guess counts for.
 GUESS, GUESS_ROUNDS = 0.4, 8.0
 GUESS_DRAFT = 1.2  # tokens that a draft brings where retrieval has nothing
-BATCH_ROUNDS = 24  # after which batches of a size are judged
+BATCH_ROUNDS = 64  # of single sequences, after which batches of a size are judged
 WINDOW = 400.0  # rounds that a class remembers
 PACE_WINDOW = 300.0  # rounds that the pace remembers
 ALWAYS_STOP = 2.0  # above every confidence
@@ -75,7 +75,7 @@ class Worth:
         """Tokens per second of rounds with trees in batches of about this size; None before there
         were enough of them."""
         rounds, tokens, seconds = self._batches[:, _size(batch)].tolist()
-        return tokens / seconds if rounds >= BATCH_ROUNDS else None
+        return tokens / seconds if rounds * batch >= BATCH_ROUNDS else None
 
     def threshold(self, mark: int, price: float) -> float:
         """The confidence at checkpoint `mark` below which going on does not pay, where a step

@@ -14,6 +14,7 @@ from graft.bench.conversation import turn_ids
 from graft.bench.item import Item
 from graft.bench.measurement import Measurement
 from graft.bench.outside import generate
+from tests.bench import running
 from tests.bench.running import ITEMS, LENGTH, engines, lines_of, opened, plan, run, spoil, watched
 from tests.fakes import CHAT_TEMPLATE, byte_tokenizer
 
@@ -126,7 +127,7 @@ class TestJudging:
             found.token_ids[2] = (found.token_ids[2] + 1) % 200
             return found
 
-        monkeypatch.setattr(module, "generate", wrong)
+        monkeypatch.setattr(running, "generate", wrong)
         found = run(tmp_path, plan("plain,hf,hf-lookup", ITEMS[:1], temperatures=(0.0, 0.8)))
         told = {(m.method, m.temperature): m.difference for m in found}
         assert told == {

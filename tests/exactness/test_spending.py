@@ -105,7 +105,7 @@ def test_batches_that_are_decoded_plainly(
     drafter: str | None, setting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a second sequence adds is more than trees can bring."""
-    monkeypatch.setattr(worth, "BATCH_ROUNDS", 4)
+    monkeypatch.setattr(worth, "BATCH_ROUNDS", 12)
     dear = Costs((1, 61), (0.01, 0.05), round=0.001, round_more=0.05)
     made = engine(DRAFTERS[drafter]() if drafter else None, costs=dear)
     records = []
