@@ -6,7 +6,7 @@ Of every part the shortest time counts: what a busy machine adds is not what a r
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -33,7 +33,8 @@ REPEATS = 3
 # Nodes that are verified, as far as the budget goes. Times rise in steps, since kernels take rows
 # by blocks; where there is time, small trees are measured one by one.
 EVERY = 17
-BATCH_NODES = 95  # most that is measured for batches
+# Of batches: the largest that is measured, its nodes at most and the tokens of its prompts.
+BATCH, BATCH_NODES, BATCH_PROMPT = 8, 63, 16
 NODES = (0, 1, 3, 7, 11, 15, 23, 31, 47, 63, 95, 127, 191, 255)
 # Tokens of an answer that never ends while things are measured.
 ANSWER_TOKENS = 128
@@ -76,31 +77,33 @@ def measure_costs(
     rounds.begin(drafter, grafter, plan)
     shallow, deep = (dense(plan.budget, plan.beam, depth) for depth in (1, plan.depth))
     rounds.once(deep)
-    both = [(rounds.once(shallow), rounds.once(deep)) for _ in range(REPEATS)]
-    draft = min(one.draft for one, _ in both)
-    steps = min(other.draft for _, other in both) - draft
+    draft, step, besides = _drafting(rounds, shallow, deep)
     costs = Costs(
         tuple(n + 1 for n in nodes),
         tuple(min(t.verify for t in times[n]) for n in nodes),
         draft=draft,
-        step=max(steps, 0.0) / max(plan.depth - 1, 1),
-        round=_besides(t for pair in both for t in pair),
+        step=step,
+        round=besides,
     )
     if batch > 1:
         assert grafter_of_batch is not None
         rounds.begin(drafter, grafter_of_batch, plan, batch)
-        rounds.once(shallow)
-        many = [rounds.once(shallow) for _ in range(REPEATS)]
-        more = min(t.draft for t in many) - costs.draft, _besides(many) - costs.round
-        draft_more, round_more = (max(seconds, 0.0) / (batch - 1) for seconds in more)
-        costs = replace(costs, draft_more=draft_more, round_more=round_more)
+        rounds.once(deep)
+        many = zip(_drafting(rounds, shallow, deep), (draft, step, besides), strict=True)
+        more = [max(of_batch - of_one, 0.0) / (batch - 1) for of_batch, of_one in many]
+        costs = replace(costs, draft_more=more[0], step_more=more[1], round_more=more[2])
     log.info("costs of a round here: %s", costs)
     return costs
 
 
-def _besides(times: Iterable[RoundTimes]) -> float:
-    """What rounds take besides draft and verification."""
-    return min(t.total - t.draft - t.verify for t in times)
+def _drafting(rounds: _Rounds, shallow: DraftPlan, deep: DraftPlan) -> tuple[float, float, float]:
+    """Seconds of a draft of one level, of each step after that, and of all besides draft and
+    verification."""
+    both = [(rounds.once(shallow), rounds.once(deep)) for _ in range(REPEATS)]
+    draft = min(one.draft for one, _ in both)
+    steps = max(min(other.draft for _, other in both) - draft, 0.0)
+    besides = min(t.total - t.draft - t.verify for pair in both for t in pair)
+    return draft, steps / max(deep.depth - shallow.depth, 1), besides
 
 
 class _Rounds:
@@ -116,6 +119,8 @@ class _Rounds:
     def begin(self, drafter: Drafter, grafter: Grafter, plan: DraftPlan, batch: int = 1) -> None:
         """Rounds of these from here on."""
         self._batch = batch
+        if batch > 1:
+            self._prompt = self._prompt[:BATCH_PROMPT]
         capacity = len(self._prompt) + self._answer + plan.budget + 1
         self._target.open(batch, capacity)
         drafter.open(batch, capacity)

@@ -18,7 +18,7 @@ class Costs:
         draft: the drafter's work before its first step.
         step: each step after that, for one sequence.
         round: what a round takes besides: grafting, the walk, learning.
-        draft_more, round_more: what each further sequence of a batch adds to these two.
+        draft_more, step_more, round_more: what each further sequence of a batch adds to these.
 
     Raises:
         ValueError: for numbers that cannot be.
@@ -30,6 +30,7 @@ class Costs:
     step: float = 0.0
     round: float = 0.0
     draft_more: float = 0.0
+    step_more: float = 0.0
     round_more: float = 0.0
 
     def __post_init__(self) -> None:
@@ -39,7 +40,7 @@ class Costs:
                 f"rows={self.rows}, verify={self.verify}: ascending numbers of rows from 1 on are "
                 "supported, and a time for each"
             )
-        rest = (self.draft, self.step, self.round, self.draft_more, self.round_more)
+        rest = (self.draft, self.step, self.round, self.draft_more, self.step_more, self.round_more)
         if min(self.verify) <= 0 or min(rest) < 0:
             raise ValueError(f"{self}: seconds above 0 are supported")
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from graft.assembly import make_parts, make_plan, pick_drafter
-from graft.cost_measure import measure_costs
+from graft.cost_measure import BATCH, measure_costs
 from graft.costs import Costs
 from graft.decoder import BatchDecoder, Observer
 from graft.drafters.base import Drafter
@@ -508,7 +508,7 @@ class Engine:
             return self._given_costs
         if slots == 1 and self._costs_of_one is not None and not fine:
             return self._costs_of_one
-        batch = 1 if slots == 1 else settings.max_batch
+        batch = 1 if slots == 1 else min(settings.max_batch, BATCH)
         key = policy, plan, fine, batch
         if key not in self._costs:
             # Their own matrix and contexts, so that nothing is learnt of it.

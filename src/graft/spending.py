@@ -278,7 +278,10 @@ class Paying:
         return self._costs.round + (self._batch - 1) * self._costs.round_more
 
     def _step(self) -> float:
-        """A step for the whole batch grows with its rows as the target's forward does."""
+        """Of the whole batch; where that was not measured it grows with its rows as the target's
+        forward does."""
+        if self._costs.step_more:
+            return self._costs.step + (self._batch - 1) * self._costs.step_more
         rows = self._plan.beam
         growth = self._costs.of_rows(self._batch * rows) / self._costs.of_rows(rows)
         return self._costs.step * growth
