@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from graft.cost_measure import _smooth
 from graft.costs import Costs
 
 
@@ -16,6 +17,19 @@ def test_rows_are_read_in_straight_lines() -> None:
 def test_more_rows_never_cost_less() -> None:
     costs = Costs((1, 2, 3, 9), (3.0, 2.0, 2.5, 1.0))
     assert [costs.of_rows(n) for n in (1, 2, 3, 6, 20)] == [3.0] * 5
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
+def test_seconds_that_cannot_be_are_refused(bad: float) -> None:
+    with pytest.raises(ValueError, match="seconds above 0"):
+        Costs((1, 2), (0.1, bad))
+    if bad != 0:
+        with pytest.raises(ValueError, match="seconds above 0"):
+            Costs((1,), (0.1,), step_more=bad)
+
+
+def test_what_a_busy_machine_adds_to_one_size_is_taken_off() -> None:
+    assert _smooth([1.0, 4.0, 2.0, 3.0, 9.0, 5.0]) == (1.0, 2.0, 2.0, 3.0, 5.0, 5.0)
 
 
 def test_one_measurement_holds_for_all() -> None:

@@ -65,3 +65,20 @@ def test_another_shape_is_refused() -> None:
     memory = learnt()
     with pytest.raises(ValueError, match="ids has shape"):
         memory.take(Memory(AdjacencyMatrix(TOKENS, 4, torch.device("cpu"))).tensors())
+
+
+def test_a_memory_that_is_cleared_holds_nothing() -> None:
+    """Not the matrix alone: what contexts know would be told as well."""
+    memory = Memory(AdjacencyMatrix(12, 4, torch.device("cpu")))
+    fresh = {name: tensor.clone() for name, tensor in memory.tensors().items()}
+    memory.matrix.learn_text(torch.tensor([1, 2, 3]))
+    memory.contexts.learn_text(torch.tensor([1, 2, 3, 4, 5]), 0, 0)
+    memory.estimates.trials += 1
+    memory.worth.learn_pace(3, 0.1)
+    memory.clear()
+    assert memory.tensors().keys() == fresh.keys()
+    assert all(torch.equal(fresh[name], tensor) for name, tensor in memory.tensors().items())
+    assert memory.worth.rounds == 0
+    assert int(memory.estimates.trials.sum()) == 0
+    assert all(int(t.count_nonzero()) == 0 or bool((t == t.flatten()[0]).all())
+               for t in memory.contexts.tensors().values())  # fmt: skip

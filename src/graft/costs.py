@@ -6,6 +6,7 @@ Measured once for an engine (`graft.cost_measure`); what is done with them is de
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -41,7 +42,8 @@ class Costs:
                 "supported, and a time for each"
             )
         rest = (self.draft, self.step, self.round, self.draft_more, self.step_more, self.round_more)
-        if min(self.verify) <= 0 or min(rest) < 0:
+        finite = all(math.isfinite(seconds) for seconds in (*self.verify, *rest))
+        if not finite or min(self.verify) <= 0 or min(rest) < 0:
             raise ValueError(f"{self}: seconds above 0 are supported")
 
     def of_rows(self, rows: int) -> float:

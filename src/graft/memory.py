@@ -63,6 +63,12 @@ class Memory:
             self._estimates = Estimates(prior, self.cells.voice, shares=not self._private)
         return self._estimates
 
+    def clear(self) -> None:
+        """Forget everything."""
+        self.matrix.clear()
+        self._contexts = self._estimates = None
+        self.worth = Worth()
+
     def tensors(self) -> dict[str, Tensor]:
         """Everything that was learnt, by name, as it stands in memory."""
         size = self.matrix.token_count

@@ -63,7 +63,7 @@ class Profile:
         """Where settings would not serve: names with what was found and what is there."""
         names = ("tokenizer", "shape", "head", "device_type", "dtype", "weights")
         return [
-            f"{name} {getattr(self.made_for, name)}, not {getattr(here, name)}"
+            f"{name} {_told(getattr(self.made_for, name))}, not {_told(getattr(here, name))}"
             for name in names
             if getattr(self.made_for, name) != getattr(here, name)
         ]
@@ -105,6 +105,10 @@ class Profile:
         return self.templates.get(settings.policy or self.policy, ())
 
 
+def _told(value: str | None) -> str:
+    return "none" if value is None else value
+
+
 def save_profile(path: str | Path, profile: Profile) -> None:
     """Write a profile, whole or not at all.
 
@@ -138,10 +142,13 @@ def load_profile(path: str | Path) -> Profile:
         return _parsed(json.loads(Path(path).read_text(encoding="utf-8")))
     except OSError as error:
         raise ValueError(f"profile {path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except ValueError as error:
         raise ValueError(
-            f"{path} is no profile of graft calibrate ({type(error).__name__}: {error}): make it "
-            "anew"
+            f"{path} is no profile of graft calibrate ({error}): make it anew"
+        ) from error
+    except (TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ValueError(
+            f"{path} is no profile of graft calibrate, or parts of it are missing: make it anew"
         ) from error
 
 

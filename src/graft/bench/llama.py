@@ -79,19 +79,20 @@ def find_gguf(model: str, given: str | None) -> Path:
     Raises:
         ValueError: without the package, or without a file.
     """
-    if importlib.util.find_spec("llama_cpp") is None:
-        raise ValueError(
-            f"method {METHOD!r} needs the package llama-cpp-python: pip install llama-cpp-python"
-        )
+    if given is None and model.endswith(".gguf"):
+        given = model
     if given is not None:
-        return _checked(Path(given))
-    if model.endswith(".gguf"):
-        return _checked(Path(model))
-    found = installed_gguf() if model == ALIAS else None
+        found: Path | None = _checked(Path(given))
+    else:
+        found = installed_gguf() if model == ALIAS else None
     if found is None:
         raise ValueError(
             f"method {METHOD!r} reads a GGUF file, and none is known for {model}: name one with "
             "--gguf FILE"
+        )
+    if importlib.util.find_spec("llama_cpp") is None:
+        raise ValueError(
+            f"method {METHOD!r} needs the package llama-cpp-python: pip install llama-cpp-python"
         )
     return found
 

@@ -106,6 +106,10 @@ class BenchSettings:
                 f"max_new_tokens={self.max_new_tokens}: 2 or more are supported, since speed is "
                 "that of the tokens after the first"
             )
+        if self.head_window is not None and self.head_window < 1:
+            raise ValueError(
+                f"head_window={self.head_window} (--head-window): 1 or more positions are supported"
+            )
         outside = [name for name in self.methods if name in OUTSIDE]
         if outside and 1 not in self.batches:
             raise ValueError(f"{outside[0]} answers one prompt at a time: let 1 be among batches")

@@ -2,7 +2,7 @@
 
 One prompt, answered with Graft and by plain decoding with the same engine: the same tokens, in
 less time where it pays. Runs alternate, so that a busy machine slows both alike, and each run
-with Graft starts with an empty matrix: what an earlier run taught it would flatter.
+with Graft starts with an empty memory: what an earlier run taught it would flatter.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _measure(
             engine.generate(prompt, policy=policy, max_new_tokens=short)
         for count, policy in enumerate(order, 1):
             progress(f"measuring: run {count} of {len(order)}, {policy}")
-            engine.matrix.clear()
+            engine.memory.clear()
             runs[policy].append(engine.generate(prompt, params, policy=policy))
     return runs[engine.policy], runs["plain"]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from graft.cli import options as o
-from graft.cli.loading import load_engine, sampling_params
+from graft.cli.loading import load_engine, policy_of, sampling_params
 from graft.cli.notes import held_warnings, note
 from graft.cli.prompt_text import find_prompt
 from graft.cli.screen import Screen
@@ -63,7 +63,9 @@ def _stream(engine: Engine, prompt: str, params: SamplingParams, *, raw: bool, q
     (result,) = stream.results
     if screen.terminal:
         legend(Screen(sys.stderr), result.sources, grown=engine.policy != "plain")
-    note(summary(result, params.max_new_tokens, sampled=not params.greedy))
+    note(
+        summary(result, params.max_new_tokens, policy=policy_of(engine), sampled=not params.greedy)
+    )
 
 
 def result_object(result: Result, model: str) -> dict[str, Any]:

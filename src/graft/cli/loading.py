@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from graft.engine import Engine
     from graft.sampling_params import SamplingParams
 
-__all__ = ["load_engine", "numbers", "plain_values", "sampling_params"]
+__all__ = ["load_engine", "numbers", "plain_values", "policy_of", "sampling_params"]
 
 # Options of the same name as a field of SamplingParams ...
 _SAMPLING: Final = (
@@ -142,3 +142,8 @@ def _bias(pairs: Sequence[str]) -> dict[int, float]:
                 f"--logit-bias {pair!r} is not ID=VALUE, a token id and a number (as in 42=-1.5)"
             ) from None
     return bias
+
+
+def policy_of(engine: Engine) -> str:
+    """The policy of an engine, and whether a profile had a say in it."""
+    return engine.policy if engine.profile is None else f"{engine.policy} (by profile)"

@@ -36,12 +36,12 @@ def legend(screen: Screen, sources: Sequence[Any], *, grown: bool) -> None:
     screen.write("\n")
 
 
-def summary(result: Result, max_new_tokens: int, *, sampled: bool) -> str:
-    """Tokens, tau, speed, where the time went, the stages if drafting could stop early, and how
-    the answer ended if not by itself."""
+def summary(result: Result, max_new_tokens: int, *, policy: str, sampled: bool) -> str:
+    """The policy, tokens, tau, speed, where the time went, the stages if drafting could stop early,
+    and how the answer ended if not by itself."""
     stats = result.stats
     tokens = result.usage.completion_tokens
-    parts = [f"{tokens} token{'s' * (tokens != 1)}", f"tau {number(stats.tau)}"]
+    parts = [policy, f"{tokens} token{'s' * (tokens != 1)}", f"tau {number(stats.tau)}"]
     if stats.tokens_per_second is not None:
         parts.append(f"{number(stats.tokens_per_second)} tokens/s")
     if stats.time_split:

@@ -15,7 +15,7 @@ import typer
 
 from graft.atomic import write_whole
 from graft.cli import options as o
-from graft.cli.loading import load_engine, sampling_params
+from graft.cli.loading import load_engine, policy_of, sampling_params
 from graft.cli.notes import held_warnings, note, progress_notes
 from graft.cli.prompt_text import find_prompt
 from graft.cli.screen import Screen
@@ -65,7 +65,14 @@ def trace_command(
     write_whole(out, render(trace).encode())
     Screen(sys.stdout).line(str(out))
     if not quiet:
-        note(summary(trace.result, params.max_new_tokens, sampled=not params.greedy))
+        note(
+            summary(
+                trace.result,
+                params.max_new_tokens,
+                policy=policy_of(engine),
+                sampled=not params.greedy,
+            )
+        )
 
 
 def _generate(engine: Engine, prompt: str, params: SamplingParams, *, raw: bool) -> Trace:
