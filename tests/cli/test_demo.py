@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from graft import model_list
+from graft.cli.demo import _measure
 from graft.engine import Engine
+from graft.sampling_params import SamplingParams
 from tests.cli.helpers import Command, on_terminal
+from tests.exactness.drafting import engine
 
 SOURCES = {"target", "draft", "retrieved"}
 
@@ -71,3 +74,17 @@ def test_models_lists_the_default(run: Command, monkeypatch: pytest.MonkeyPatch)
     out = on_terminal(monkeypatch)
     assert run("models").code == 0
     assert "smollm2-135m" in out.getvalue()
+
+
+def test_runs_are_measured_as_if_nothing_had_been_learnt() -> None:
+    """Contexts and estimates flatter as much as a matrix does."""
+    params = SamplingParams(max_new_tokens=40, ignore_eos=True)
+    prompt = "one and two and three and "
+    fresh = engine(policy="graft+").generate(prompt, params)
+    graft, plain = _measure(engine(policy="graft+"), prompt, params, quiet=True)
+    assert [run.stats.rounds for run in graft] == [fresh.stats.rounds] * 2
+    again = engine(policy="graft+")
+    again.generate(prompt, params)
+    taught = again.generate(prompt, params)
+    assert taught.stats.rounds < fresh.stats.rounds  # the check can see it
+    assert {tuple(run.token_ids) for run in (*graft, *plain)} == {tuple(fresh.token_ids)}
