@@ -12,7 +12,7 @@ from torch import Tensor
 
 from graft.costs import Costs
 from graft.pruning import DraftPlan, dense
-from graft.spending import EXPLORE, Fixed, Paying, Spent
+from graft.spending import EXPLORE, EXPLORE_BATCH, Fixed, Paying, Spent
 from graft.worth import Worth
 
 PLAN = DraftPlan(8, 2, 4, (0, 1, 2), (0.0,) * 3, (8,) * 4)
@@ -185,7 +185,7 @@ def batched(accepted: int, costs: Costs, batch: int = 4) -> list[bool]:
 def test_batches_that_plain_decoding_serves_better_are_decoded_plainly() -> None:
     """A row costs half a forward: two tokens do not pay for four rows each."""
     dear = Costs((1, 33), (0.02, 0.34), draft=0.001, step=0.002, round=0.001)
-    assert sum(batched(1, dear)) / 500 == pytest.approx(1 / (2 * EXPLORE), abs=0.01)
+    assert sum(batched(1, dear)) / 500 == pytest.approx(1 / EXPLORE_BATCH, abs=0.01)
     assert all(batched(1, dear, batch=1))  # that is decided node by node
     assert all(batched(3, Costs((1, 33), (0.02, 0.03))))
 

@@ -34,6 +34,8 @@ from graft.worth import Worth
 
 # Among so many rounds one goes on at a checkpoint where it would have stopped.
 EXPLORE = 8
+# Among so many plain rounds of a batch one has trees, and not one that goes on for nothing else.
+EXPLORE_BATCH, LISTEN = 4 * EXPLORE, 3
 # Share of what a round takes besides that plain decoding takes too.
 PLAIN = 0.3
 # Tokens that are not worth a look: where all rows together cost less, all are verified.
@@ -180,7 +182,7 @@ class Paying:
         self._plainly = False
         if self._batch == 1 or not self._sizes:
             return True
-        if self._worth.rounds % (2 * EXPLORE) == 0:
+        if self._worth.rounds % EXPLORE_BATCH == LISTEN:
             return True
         plain = self._batch / self._plain_seconds()
         found = self._worth.of_batch(self._batch)
