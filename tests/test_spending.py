@@ -119,11 +119,11 @@ def test_a_draft_is_made_where_it_pays() -> None:
     """Plain decoding makes a token in 22 ms, a draft takes 1 ms: 0.05 tokens."""
     spending = Paying(PLAN, COSTS, Worth())
     spending.plan(2)
-    assert spending.drafts([0.5, 0.99])
-    assert not spending.drafts([0.99, 0.99])
-    assert spending.drafts(None)  # nothing is known
-    assert Paying(PLAN, COSTS, Worth(), stops=False).drafts([0.99])
-    assert Fixed(PLAN).drafts([0.99])
+    assert spending.drafts(lambda: [0.5, 0.99])
+    assert not spending.drafts(lambda: [0.99, 0.99])
+    assert spending.drafts(lambda: None)  # nothing is known
+    assert Paying(PLAN, COSTS, Worth(), stops=False).drafts(lambda: [0.99])
+    assert Fixed(PLAN).drafts(lambda: [0.99])
 
 
 @pytest.mark.parametrize(("accepted", "share"), [(1, 1.0), (0, 1 / EXPLORE)])
@@ -135,7 +135,7 @@ def test_a_drafter_is_heard_as_often_as_it_has_something_to_say(
     spending, heard = Paying(PLAN, dear, Worth()), 0
     for number in range(1000):
         spending.plan(1)
-        drafts = spending.drafts([0.1])
+        drafts = spending.drafts(lambda: [0.1])
         heard += drafts and number >= 500
         spending.width(values(0.9) > 0, values(0.9), 0)
         worth = ((0.9,), (0.0,)) if drafts and accepted else ((), ())
@@ -149,7 +149,7 @@ def test_a_round_without_a_draft_takes_less_time() -> None:
         spending = Paying(PLAN, replace(COSTS, draft=0.015), Worth())
         for _ in range(400):
             spending.plan(1)
-            spending.drafts([promise])
+            spending.drafts(lambda promise=promise: [promise])  # type: ignore[misc]
             spending.width(values(0.9) > 0, values(0.9), 0)
             spending.settle([Spent((), 0, 1, (0.9,), (0.0,), 0.9)])
         paces.append(spending._pace())
@@ -176,7 +176,7 @@ def batched(accepted: int, costs: Costs, batch: int = 4) -> list[bool]:
         spending.plan(batch)
         out.append(spending.speculates())
         if out[-1]:
-            spending.drafts(None)
+            spending.drafts(lambda: None)
             spending.width(of > 0, of, 1)
         spending.settle([Spent((0.5,), 0, accepted if out[-1] else 0)] * batch)
     return out[100:]

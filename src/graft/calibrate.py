@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from graft.engine import Engine
 from graft.looping import LOOPING, repeated_8grams
@@ -168,8 +167,9 @@ def _recordings(
         steps.next("answering")
         here = list(range(number, len(prompts), len(temperatures)))
         asked = [all_ids[i] for i in here]
-        options: dict[str, Any] = {"max_new_tokens": tokens, "temperature": heat, "seed": number}
-        found = engine.generate(asked, policy="plain", **options)
+        found = engine.generate(
+            asked, policy="plain", max_new_tokens=tokens, temperature=heat, seed=number
+        )
         answers |= {i: result.token_ids for i, result in zip(here, found, strict=True)}
     for number, (task, _) in enumerate(prompts):
         steps.next("recording what is drafted")

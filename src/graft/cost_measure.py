@@ -41,28 +41,27 @@ ANSWER_TOKENS = 128
 
 # Makes a request of a prompt's ids and the length of its answer.
 MakeRequest = Callable[[list[int], int], Request]
+MakeGrafter = Callable[[int], Grafter]  # of so many slots
 
 
 def measure_costs(
     target: Target,
     drafter: Drafter,
-    grafter: Grafter,
+    grafter: MakeGrafter,
     plan: DraftPlan,
     request: MakeRequest,
     token_count: int,
     *,
     fine: bool = False,
     batch: int = 1,
-    grafter_of_batch: Grafter | None = None,
 ) -> Costs:
     """The costs of rounds on this machine. What target and drafter hold is forgotten.
 
     Args:
-        grafter: of one slot; it learns from these rounds, so it should be nobody's.
+        grafter: what it makes learns from these rounds, so it should be nobody's.
         plan: its budget is the most that is verified, its beam and depth the draft's.
         fine: measure every number of nodes up to `EVERY`.
         batch: sequences that decode together at most; their forwards have more rows.
-        grafter_of_batch: of so many slots.
     """
     rounds = _Rounds(target, request, token_count)
     wanted = {*NODES, *range(EVERY)} if fine else NODES
@@ -74,7 +73,7 @@ def measure_costs(
     for _ in range(FINE_REPEATS if fine else REPEATS):
         for n in nodes:
             times[n].append(rounds.once(dense(n, 1, 1)))
-    rounds.begin(drafter, grafter, plan)
+    rounds.begin(drafter, grafter(1), plan)
     shallow, deep = (dense(plan.budget, plan.beam, depth) for depth in (1, plan.depth))
     rounds.once(deep)
     draft, step, besides = _drafting(rounds, shallow, deep)
@@ -86,8 +85,7 @@ def measure_costs(
         round=besides,
     )
     if batch > 1:
-        assert grafter_of_batch is not None
-        rounds.begin(drafter, grafter_of_batch, plan, batch)
+        rounds.begin(drafter, grafter(batch), plan, batch)
         rounds.once(deep)
         many = zip(_drafting(rounds, shallow, deep), (draft, step, besides), strict=True)
         more = [max(of_batch - of_one, 0.0) / (batch - 1) for of_batch, of_one in many]

@@ -19,15 +19,19 @@ from graft.aside import Aside, side_stream
 from graft.choice import Chooser, RowOutcome
 from graft.draft import Draft, no_draft, sat_out
 from graft.drafters.base import Drafter
-from graft.grafter import Grafter
+from graft.grafter import Grafter, TemplateGrafter
 from graft.grafting import Grafted, graft
 from graft.metrics import RoundRecord, RoundTimes, Stopwatch
 from graft.pruning import DraftPlan, dense
 from graft.request import Request, StreamToken
+from graft.retrieval import NoRetriever
 from graft.spending import Spending, Spent
 from graft.target import Target
 from graft.tree import TokenTree
 from graft.upload import upload
+
+# Grafts nothing: the root alone is verified, which is a round of plain decoding.
+BARE = TemplateGrafter(NoRetriever(), 0)
 
 
 class RoundView(NamedTuple):
@@ -86,27 +90,22 @@ class BatchDecoder:
         history, length, roots = self._state()
         chooser = self._chooser = self._chooser or self._new_chooser(self.running)
         watch.lap("other")
-        lookup = Aside(lambda: self.grafter.look_up(roots), self._stream)
         plan = self.spending.plan(len(self.running))
         trees = not self.drafter.waits or self.spending.speculates()
+        grafter = self.grafter if trees else BARE
+        lookup = Aside(lambda: grafter.look_up(roots), self._stream)
         drafting = trees and self._drafts(history, length)
         watch.lap("graft")
         draft = self.drafter.draft(history, length, plan) if drafting else sat_out(roots, plan)
         watch.lap("draft")
-        looked_up = lookup.result()
-        if trees:
-            grafted = self.grafter.graft(draft, looked_up, history, length)
-            grafted = self._sized(grafted, draft)
-        else:
-            grafted = graft(draft, None, 0)  # the root alone: a round of plain decoding
+        grafted = grafter.graft(draft, lookup.result(), history, length)
+        grafted = self._sized(grafted, draft)
         watch.lap("graft")
         seen = self.target.verify(grafted.tree)
         watch.lap("verify")
         path = chooser.walk(grafted.tree, seen.logits, history, length)
         watch.lap("other")
-        written = length.new_zeros(())
-        if trees:
-            written = self.grafter.learn(grafted, seen.logits, path, history, length)
+        written = grafter.learn(grafted, seen.logits, path, history, length)
         rows = chooser.read(draft, grafted, path, seen.logits, written)
         self.target.commit([row.path for row in rows])
         self.drafter.commit([row.path for row in rows], seen.features)
@@ -180,7 +179,7 @@ class BatchDecoder:
         """Whether the drafter is asked in this round."""
         if not self.drafter.waits:
             return True
-        return self.spending.drafts(self.grafter.promise(history, length))
+        return self.spending.drafts(lambda: self.grafter.promise(history, length))
 
     def _sized(self, grafted: Grafted, draft: Draft) -> Grafted:
         """Without the slots that are not worth verifying."""

@@ -527,13 +527,12 @@ class Engine:
             self._costs[key] = measure_costs(
                 self.target,
                 drafter,
-                grafter(1),
+                grafter,
                 plan,
                 request,
                 self.token_count,
                 fine=fine,
                 batch=batch,
-                grafter_of_batch=grafter(batch) if batch > 1 else None,
             )
         return self._costs[key]
 

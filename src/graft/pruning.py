@@ -88,6 +88,12 @@ class DraftPlan:
         return f"d{self.checkpoints[stage]}" if stage < len(self.checkpoints) else "full"
 
 
+def stage_order(name: str) -> tuple[bool, int, str]:
+    """What stages' names are sorted by: d0, d1, ..., d10, then full, then none."""
+    digits = name[1:]
+    return (not digits.isdigit(), int(digits) if digits.isdigit() else 0, name)
+
+
 def dense(budget: int, beam: int, depth: int, kept: int | None = None) -> DraftPlan:
     """A plan that never stops early and keeps `kept` draft nodes (the whole budget if None)."""
     return DraftPlan(budget, beam, depth, kept=(budget if kept is None else kept,))

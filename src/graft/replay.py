@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -206,7 +207,7 @@ def play(
         number = length - recording.start - 1
         drafting = bool(recording.drafts)
         if drafting and waits:
-            drafting = spending.drafts(grafter.promise(history, at))
+            drafting = spending.drafts(partial(grafter.promise, history, at))
         draft = stopped(recording.drafts[number], plan) if drafting else None
         if draft is None:
             draft = sat_out(root, plan) if recording.drafts else no_draft(root, plan)

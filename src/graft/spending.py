@@ -21,7 +21,7 @@ This module knows numbers, not models.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
@@ -40,6 +40,10 @@ EXPLORE_BATCH, LISTEN = 4 * EXPLORE, 3
 PLAIN = 0.3
 # Tokens that are not worth a look: where all rows together cost less, all are verified.
 TRIFLE = 0.02
+
+
+# Asks, per sequence, for the chance of the best node that retrieval offers; None: not known.
+Promise = Callable[[], Sequence[float] | None]
 
 
 class Spent(NamedTuple):
@@ -80,13 +84,9 @@ class Spending(Protocol):
     def speculates(self) -> bool:
         """Whether the round that was planned last verifies trees, or is one of plain decoding."""
 
-    def drafts(self, promise: Sequence[float] | None) -> bool:
-        """Whether the round that was planned last drafts at all.
-
-        Args:
-            promise: per sequence, the chance of the best node that retrieval offers; None: not
-                known.
-        """
+    def drafts(self, promise: Promise) -> bool:
+        """Whether the round that was planned last drafts at all. The promise is asked for only
+        where it matters."""
 
     def least(self) -> float:
         """The value below which a node of this round is of no use."""
@@ -121,7 +121,7 @@ class Fixed:
         """Always."""
         return True
 
-    def drafts(self, promise: Sequence[float] | None) -> bool:
+    def drafts(self, promise: Promise) -> bool:
         """Always."""
         return True
 
@@ -158,7 +158,8 @@ class Paying:
         self._stops, self._sizes = stops, sizes
         self._batch = 1
         self._steps, self._rows = 0, 1
-        self._drafted, self._promise = True, list[float]()
+        self._drafted = True
+        self._promise: Sequence[float] = []  # none: it was not asked for, or is not known
         self._plainly = False
         self._curves: dict[int, list[float]] = {}
 
@@ -189,14 +190,13 @@ class Paying:
         self._plainly = found is not None and found < plain
         return not self._plainly
 
-    def drafts(self, promise: Sequence[float] | None) -> bool:
+    def drafts(self, promise: Promise) -> bool:
         """Where, after such promises, the draft has brought more tokens than its time is worth."""
-        self._drafted, self._promise = True, list(promise or ())
-        if not self._stops or promise is None:
+        self._drafted = True
+        self._promise = promise() or [] if self._stops else []
+        if not self._promise or self._worth.rounds % EXPLORE == EXPLORE // 2:
             return True
-        if self._worth.rounds % EXPLORE == EXPLORE // 2:
-            return True
-        found = [self._worth.of_draft(p) for p in promise]
+        found = [self._worth.of_draft(p) for p in self._promise]
         steps = sum(one.steps for one in found) / len(found)
         seconds = self._draft() + steps * self._step()
         self._drafted = sum(one.tokens for one in found) > self._pace() * seconds

@@ -101,26 +101,20 @@ class Worth:
         """
         stage = len(gained)
         for mark, (sure, gain) in enumerate(zip(confidence, gained, strict=False)):
-            cell = self._steps[:, mark, _class(sure)]
-            cell += torch.tensor([1.0, gain, stage - mark], dtype=torch.float64)
-            cell /= max(float(cell[0]) / WINDOW, 1.0)
+            _count(self._steps[:, mark, _class(sure)], gain, stage - mark)
 
     def learn_draft(self, promise: float, gained: int, steps: int) -> None:
         """Take in a round of a sequence that drafted: the tokens that are owed to it."""
-        cell = self._drafts[:, _class(promise)]
-        cell += torch.tensor([1.0, gained, steps], dtype=torch.float64)
-        cell /= max(float(cell[0]) / WINDOW, 1.0)
+        _count(self._drafts[:, _class(promise)], gained, steps)
 
     def learn_batch(self, batch: int, tokens: int, seconds: float) -> None:
         """Take in a round of several sequences with trees."""
-        cell = self._batches[:, _size(batch)]
-        cell += torch.tensor([1.0, tokens, seconds], dtype=torch.float64)
-        cell /= max(float(cell[0]) / WINDOW, 1.0)
+        _count(self._batches[:, _size(batch)], tokens, seconds)
 
     def learn_pace(self, tokens: int, seconds: float) -> None:
         """Take in a round of all running sequences."""
-        self._pace += torch.tensor([1.0, tokens, seconds, 1.0], dtype=torch.float64)
-        self._pace[:3] /= max(float(self._pace[0]) / PACE_WINDOW, 1.0)
+        _count(self._pace[:3], tokens, seconds, PACE_WINDOW)
+        self._pace[3] += 1
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that was learnt, by name."""
@@ -130,6 +124,12 @@ class Worth:
             "worth.batches": self._batches,
             "worth.pace": self._pace,
         }
+
+
+def _count(cell: Tensor, gained: float, spent: float, window: float = WINDOW) -> None:
+    """Add a round to a cell: rounds, what they gained and what they spent, within the window."""
+    cell += torch.tensor([1.0, gained, spent], dtype=torch.float64)
+    cell /= max(float(cell[0]) / window, 1.0)
 
 
 def _size(batch: int) -> int:

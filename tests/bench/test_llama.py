@@ -16,6 +16,7 @@ import pytest
 from graft import smollm2
 from graft.bench import llama
 from graft.bench.llama import LlamaCpp, find_gguf, told
+from graft.bench.outside import Asked
 from graft.bench.report import report
 from graft.bench.session import BenchSettings, opened
 from tests.bench.factory import make_plain, make_results
@@ -72,7 +73,7 @@ def file(tmp_path: Path) -> Path:
 def ask(made: LlamaCpp, prompt: Sequence[int], **changes: Any) -> Any:
     options: dict[str, Any] = {"max_new_tokens": 4, "temperature": 0.0}
     own: dict[str, Any] = {"lookup": 0, "eos_token_ids": (EOS,), "seed": 3}
-    return made.generate(prompt, **{**own, **options, **changes})
+    return made.generate(Asked(prompt, **{**own, **options, **changes}))
 
 
 class TestLlamaCpp:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import GenerationConfig, PreTrainedModel
 
-from graft.bench.outside import Outside, generate
+from graft.bench.outside import Asked, Outside, generate
 from tests.exactness.helpers import family_engine
 from tests.tiny_models import EOS_ID, tiny_model
 
@@ -48,7 +48,7 @@ def ask(model: PreTrainedModel, prompt: Sequence[int] = PROMPT, **changes: Any) 
         "eos_token_ids": (EOS_ID,),
         "seed": 0,
     }
-    return generate(model, prompt, **{**options, **changes})
+    return generate(model, Asked(prompt, **{**options, **changes}))
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from graft.bench.measurement import Measurement
-from graft.bench.methods import OTHER_WEIGHTS, OUTSIDE
+from graft.bench.methods import comparable
 from graft.engine import Engine
 from graft.exactness import first_difference
 from graft.sampling_params import SamplingParams
@@ -37,10 +37,8 @@ def judged(
     out = []
     for line in lines:
         base = plain.get(_plain_key(line))
-        # Others draw by another generator, so sampled answers of theirs are others.
-        drawn_elsewhere = line.temperature > 0 and line.method in OUTSIDE
-        drawn_elsewhere |= line.method in OTHER_WEIGHTS
-        if base is not None and base is not line and not drawn_elsewhere:
+        judge = comparable(line.method, line.temperature)
+        if base is not None and base is not line and judge:
             prompt, place = prompts[line.id]
             params, row = sampling(line.temperature), place % line.batch
             line = _compared(engine, line, base, params, prompt, row)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import importlib.util
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from graft.bench.outside import Outside
+from graft.bench.outside import Asked, Outside
+from graft.model_files import is_gguf
 from graft.smollm2 import ALIAS, installed_gguf
 
 METHOD = "llama.cpp"
@@ -41,33 +41,24 @@ class LlamaCpp:
             verbose=False,
         )
 
-    def generate(
-        self,
-        prompt: Sequence[int],
-        *,
-        lookup: int,
-        max_new_tokens: int,
-        temperature: float,
-        eos_token_ids: Sequence[int],
-        seed: int,
-    ) -> Outside:
+    def generate(self, asked: Asked) -> Outside:
         """Answer one prompt, with nothing left of an earlier one."""
-        assert not lookup
+        assert not asked.lookup
         self._llama.reset()
-        self._llama.set_seed(seed)
-        drawing = {"temp": temperature, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+        self._llama.set_seed(asked.seed)
+        drawing = {"temp": asked.temperature, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
         answer: list[int] = []
         times = [time.perf_counter()]
-        for token in self._llama.generate(list(prompt), **drawing, repeat_penalty=1.0):
+        for token in self._llama.generate(list(asked.prompt), **drawing, repeat_penalty=1.0):
             times.append(time.perf_counter())
             answer.append(int(token))
-            if len(answer) == max_new_tokens or token in eos_token_ids:
+            if len(answer) == asked.max_new_tokens or token in asked.eos_token_ids:
                 break
         return Outside(
             token_ids=answer,
             first_tokens=1,
             rounds=len(answer) - 1,
-            finish_reason="stop" if answer[-1] in eos_token_ids else "length",
+            finish_reason="stop" if answer[-1] in asked.eos_token_ids else "length",
             time_to_first_token=times[1] - times[0],
             latency_seconds=times[-1] - times[0],
         )
@@ -113,7 +104,6 @@ def _checked(path: Path) -> Path:
     path = path.expanduser()
     if not path.is_file():
         raise ValueError(f"{path} is no file: name the GGUF file that llama.cpp is to read")
-    with path.open("rb") as stream:
-        if stream.read(4) != b"GGUF":
-            raise ValueError(f"{path} is no GGUF file: name the one that llama.cpp is to read")
+    if not is_gguf(path):
+        raise ValueError(f"{path} is no GGUF file: name the one that llama.cpp is to read")
     return path

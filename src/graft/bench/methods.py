@@ -43,6 +43,12 @@ class Method:
         return self.policy != "plain" and self.name not in ("hf", "llama.cpp")
 
 
+def comparable(method: str, temperature: float) -> bool:
+    """Whether a method's answers should be plain decoding's. Those of other weights should not,
+    nor sampled ones of others, who draw by another generator."""
+    return method not in OTHER_WEIGHTS and not (method in OUTSIDE and temperature > 0)
+
+
 @dataclass(frozen=True)
 class Case:
     """A method with its settings: what one column of a report is about."""

@@ -10,9 +10,9 @@ Graft leaves it out; only what is given here counts. It knows no engine of Graft
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,19 +38,18 @@ class Outside(NamedTuple):
         return (len(self.token_ids) - self.first_tokens) / self.rounds if self.rounds else 1.0
 
 
-class Answer(Protocol):
-    """A way of others to answer one prompt. Arguments as for `generate`."""
+class Asked(NamedTuple):
+    """What a method of others is asked."""
 
-    def __call__(
-        self,
-        prompt: Sequence[int],
-        *,
-        lookup: int,
-        max_new_tokens: int,
-        temperature: float,
-        eos_token_ids: Sequence[int],
-        seed: int,
-    ) -> Outside: ...
+    prompt: Sequence[int]
+    lookup: int  # tokens that prompt lookup copies at most; 0 is none of it
+    max_new_tokens: int
+    temperature: float
+    eos_token_ids: Sequence[int]
+    seed: int
+
+
+Answer = Callable[[Asked], Outside]  # a way of others to answer
 
 
 class _Clock(BaseStreamer):
@@ -68,46 +67,33 @@ class _Clock(BaseStreamer):
         pass
 
 
-def generate(
-    model: PreTrainedModel,
-    prompt: Sequence[int],
-    *,
-    lookup: int,
-    max_new_tokens: int,
-    temperature: float,
-    eos_token_ids: Sequence[int],
-    seed: int,
-) -> Outside:
-    """Answer one prompt.
-
-    Args:
-        lookup: tokens that prompt lookup copies at most; 0 is plain `generate`.
-        seed: of torch's random numbers, which are left as they were.
-    """
-    ids = torch.tensor([list(prompt)], device=model.device)
-    options: dict[str, Any] = {"prompt_lookup_num_tokens": lookup} if lookup else {}
-    if temperature:
-        options |= {"temperature": temperature, "top_k": 0}
+def generate(model: PreTrainedModel, asked: Asked) -> Outside:
+    """Answer one prompt. torch's random numbers are left as they were."""
+    ids = torch.tensor([list(asked.prompt)], device=model.device)
+    ends = asked.eos_token_ids
+    options: dict[str, Any] = {"prompt_lookup_num_tokens": asked.lookup} if asked.lookup else {}
+    if asked.temperature:
+        options |= {"temperature": asked.temperature, "top_k": 0}
     clock = _Clock()
-    with _seeded(model, seed), _plain_config(model):
+    with _seeded(model, asked.seed), _plain_config(model):
         start = time.perf_counter()
         out = model.generate(  # type: ignore[operator]
             ids,
             attention_mask=torch.ones_like(ids),
-            do_sample=bool(temperature),
-            max_new_tokens=max_new_tokens,
-            eos_token_id=list(eos_token_ids) or None,
-            pad_token_id=eos_token_ids[0] if eos_token_ids else 0,
+            do_sample=bool(asked.temperature),
+            max_new_tokens=asked.max_new_tokens,
+            eos_token_id=list(ends) or None,
+            pad_token_id=ends[0] if ends else 0,
             streamer=clock,
             **options,
         )
-    answer = out[0, len(prompt) :].tolist()
+    answer = out[0, len(asked.prompt) :].tolist()
     first, last = clock.times[1], clock.times[-1]
     return Outside(
         token_ids=answer,
         first_tokens=clock.sizes[1],
         rounds=len(clock.times) - 2,
-        finish_reason="stop" if answer[-1] in eos_token_ids else "length",
+        finish_reason="stop" if answer[-1] in ends else "length",
         time_to_first_token=first - start,
         latency_seconds=last - start,
     )

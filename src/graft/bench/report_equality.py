@@ -15,7 +15,7 @@ import torch
 
 from graft.bench.grouping import PLAIN, SETTING, Column, Group, Setting, by_prompt, plain_of
 from graft.bench.measurement import Measurement
-from graft.bench.methods import OTHER_WEIGHTS, OUTSIDE
+from graft.bench.methods import comparable
 from graft.bench.tables import NOTHING, escaped, table
 from graft.exactness import PRECISIONS, Precision
 
@@ -75,10 +75,7 @@ def _verdicts(groups: Mapping[Setting, Group]) -> Iterator[tuple[Setting, Column
     for setting, group in groups.items():
         plain = by_prompt(plain_of(group))
         for column, answers in group.items():
-            # Others draw their own random numbers: nothing to compare but when greedy.
-            foreign = column.method in OUTSIDE and setting.temperature > 0
-            foreign |= column.method in OTHER_WEIGHTS
-            if column.method == PLAIN or foreign:
+            if column.method == PLAIN or not comparable(column.method, setting.temperature):
                 continue
             verdict = _Verdict()
             for prompt, m in by_prompt(answers).items():

@@ -40,6 +40,7 @@ from graft.bench.tables import (
     with_range,
 )
 from graft.metrics import LAPS
+from graft.pruning import stage_order
 
 _CASE: Final = (*SETTING, "case")
 _NODES: Final = (
@@ -121,7 +122,7 @@ def _stages(cases: _Cases) -> str:
             rounds[stage] += 1
             proposed[stage] += nodes
             accepted[stage] += committed - 1  # the bonus is no node
-        for stage in sorted(rounds, key=_stage_order):
+        for stage in sorted(rounds, key=stage_order):
             n, p, a = rounds[stage], proposed[stage], accepted[stage]
             numbers = [str(n), share(n / rounds.total()), number(p / n), number(a / n)]
             ratio = share(a / p) if p else NOTHING
@@ -135,12 +136,6 @@ def _rounds(answers: Sequence[Measurement]) -> Iterator[tuple[str, int, int]]:
     for m in answers:
         nodes = map(sum, zip(m.round_draft, m.round_retrieved, strict=True))
         yield from zip(m.round_stages, nodes, m.round_tokens, strict=True)
-
-
-def _stage_order(stage: str) -> tuple[bool, int, str]:
-    """d0, d1, ..., d10, then full."""
-    digits = stage[1:]
-    return (not digits.isdigit(), int(digits) if digits.isdigit() else 0, stage)
 
 
 def _counts(cases: _Cases, names: Sequence[str]) -> str:

@@ -24,7 +24,7 @@ from graft.bench.judging import judged
 from graft.bench.measurement import Measurement
 from graft.bench.memories import Memories
 from graft.bench.methods import Case
-from graft.bench.outside import Answer, Outside
+from graft.bench.outside import Answer, Asked, Outside
 from graft.bench.results import read_results
 from graft.bench.results_writer import ResultsWriter
 from graft.engine import Engine
@@ -210,14 +210,9 @@ class Runner:
             )
 
     def _generate(self, case: Case, prompt: Sequence[int], limit: int) -> Outside:
-        return self._outside(case.method.name)(
-            prompt,
-            lookup=case.budget,
-            max_new_tokens=limit,
-            temperature=case.temperature,
-            eos_token_ids=self.engines[None].eos_token_ids,
-            seed=self.plan.seed,
-        )
+        ends, heat = self.engines[None].eos_token_ids, case.temperature
+        asked = Asked(prompt, case.budget, limit, heat, ends, self.plan.seed)
+        return self._outside(case.method.name)(asked)
 
     def _warm_up(self, cases: Sequence[Case]) -> None:
         """Every case answers once, unmeasured."""

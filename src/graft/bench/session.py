@@ -35,7 +35,7 @@ from graft.bench.runner import MatrixState, Plan, Runner
 from graft.bench.selection import select_items
 from graft.bench.suite import builtin_suite, read_suite
 from graft.drafters.base import Drafter
-from graft.drafters.loading import kind_of, load_drafter
+from graft.drafters.loading import check_window, kind_of, load_drafter
 from graft.engine import Engine
 from graft.loader import device_kind, make_engine
 from graft.machine import made_for
@@ -106,10 +106,7 @@ class BenchSettings:
                 f"max_new_tokens={self.max_new_tokens}: 2 or more are supported, since speed is "
                 "that of the tokens after the first"
             )
-        if self.head_window is not None and self.head_window < 1:
-            raise ValueError(
-                f"head_window={self.head_window} (--head-window): 1 or more positions are supported"
-            )
+        check_window(self.head_window)
         outside = [name for name in self.methods if name in OUTSIDE]
         if outside and 1 not in self.batches:
             raise ValueError(f"{outside[0]} answers one prompt at a time: let 1 be among batches")

@@ -51,8 +51,7 @@ def load_drafter(
     check_choice(kind, head, draft_model)
     if window is not None and (head is None or kind == "dflash"):
         raise ValueError(f"{_WINDOW} limits an EAGLE-3 head, and none is loaded; leave it out")
-    if window is not None and window < 1:
-        raise ValueError(f"head_window={window} (--head-window): 1 or more positions are supported")
+    check_window(window)
     if draft_model is not None:
         return _model(target, draft_model, cpu_weights, progress)
     if head is None:
@@ -65,6 +64,12 @@ def load_drafter(
     if window is not None:
         raise ValueError(f"{_WINDOW} limits an EAGLE-3 head, but {head} is a DFlash drafter")
     return _dflash(target, folder)
+
+
+def check_window(window: int | None) -> None:
+    """Refuse what is no window."""
+    if window is not None and window < 1:
+        raise ValueError(f"head_window={window} (--head-window): 1 or more positions are supported")
 
 
 def check_choice(

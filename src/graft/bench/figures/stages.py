@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from graft.bench.figures.data import Data, Missing
 from graft.bench.figures.style import WIDTH, legend_below, new_figure
 from graft.bench.measurement import Measurement
+from graft.pruning import stage_order
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,7 +68,9 @@ def draw(data: Data) -> Figure:
         Missing: without rounds whose sources are known, or without draft nodes.
     """
     series = {n: ms for n, ms in data.series(data.setting).items() if _proposes(ms)}
-    stages = sorted({s for ms in series.values() for m in ms for s in m.round_stages}, key=_order)
+    stages = sorted(
+        {s for ms in series.values() for m in ms for s in m.round_stages}, key=stage_order
+    )
     if not series:
         raise Missing("no rounds with the source of their tokens")
     if not any(r.proposed_draft for ms in series.values() for m in ms for r in rounds_of(m)):
@@ -118,12 +121,6 @@ def draw_depth(data: Data) -> Figure:
 
 def _proposes(answers: Sequence[Measurement]) -> bool:
     return any(r.proposed_draft + r.proposed_retrieved for m in answers for r in rounds_of(m))
-
-
-def _order(stage: str) -> tuple[bool, int, str]:
-    """d0, d1, ..., full, none."""
-    digits = stage[1:]
-    return (not digits.isdigit(), int(digits) if digits.isdigit() else 0, stage)
 
 
 def _bars(
