@@ -506,8 +506,9 @@ class Engine:
             return None
         if self._given_costs is not None:
             return self._given_costs
-        if slots == 1 and self._costs_of_one is not None and not fine:
-            return self._costs_of_one
+        known = self._costs_of_one
+        if slots == 1 and not fine and known is not None and known.rows[-1] > plan.budget:
+            return known
         batch = 1 if slots == 1 else min(settings.max_batch, BATCH)
         key = policy, plan, fine, batch
         if key not in self._costs:

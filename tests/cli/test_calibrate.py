@@ -11,6 +11,7 @@ from graft import load, loader
 from graft.bench.results import read_results
 from graft.costs import Costs
 from graft.profile import Profile, load_profile, save_profile
+from graft.profiles import own_place
 from tests.cli.helpers import Command, assert_mistake
 from tests.drafter_folders import Folders, write_drafters
 
@@ -136,3 +137,16 @@ def test_a_profile_may_serve_a_benchmark(
     assert results.environment["settings"]["profile"]["dense"] == {"budget": 2, "depth": 1}
     other = run(*start[:2], folders.stranger, *start[3:], "--profile", file, "--out", str(out))
     assert_mistake(other, "p.json", "graft calibrate")
+
+
+def test_the_floor_is_measured_and_not_read_from_a_profile(run: Command, folders: Folders) -> None:
+    engine = load(folders.target, head="none")
+    assert engine.made_for is not None
+    here = engine.made_for()
+    old = Costs((1, 17), (4321.0, 4321.0))
+    save_profile(own_place(here), Profile(here, old, "graft+", {}, {"plain": 1.0}))
+    assert load(folders.target, head="none").costs() == old
+    found = run("bench", "floor", "-m", folders.target, "--head", "none", "--budget", "4")
+    assert found.code == 0, found.err
+    assert "verify 5 rows" in found.out
+    assert "4321" not in found.out.replace(",", "")

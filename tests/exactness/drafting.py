@@ -38,6 +38,7 @@ def engine(
     drafter: Drafter | None = None,
     family: str = "llama",
     costs: Costs | None = FREE,
+    costs_of_one: Costs | None = None,
     **settings: Any,
 ) -> Engine:
     """A fresh engine with an empty matrix, by the paper's policy unless told."""
@@ -51,6 +52,7 @@ def engine(
         settings=EngineSettings(**{"policy": policy, **settings}),
         drafter=drafter,
         costs=costs,
+        costs_of_one=costs_of_one,
     )
 
 

@@ -135,3 +135,12 @@ def test_small_trees_are_measured_one_by_one_where_there_is_time() -> None:
     assert made.costs(20).rows == (1, 2, 4, 8, 12, 16, 21)
     assert made.costs(20, fine=True).rows == (*range(1, 18), 21)
     assert made.costs(3, fine=True).rows == (1, 2, 3, 4)
+
+
+def test_known_costs_serve_trees_that_they_were_measured_for() -> None:
+    known = Costs((1, 9), (0.5, 0.9))
+    made = engine(DRAFTERS["eagle3"](), costs=None, costs_of_one=known)
+    assert made.costs(8) == known
+    assert made.costs(9).rows == (1, 2, 4, 8, 10)
+    assert made.costs(8, fine=True).rows == tuple(range(1, 10))
+    assert made.costs(8) == known
