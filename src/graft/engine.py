@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from graft.assembly import make_parts, make_plan, pick_drafter
+from graft.chosen import Chosen, choose
 from graft.cost_measure import BATCH, measure_costs
 from graft.costs import Costs
 from graft.decoder import BatchDecoder, Observer
@@ -107,7 +107,7 @@ class Engine:
         self._drafted = False  # whether the drafter knows them too
         self._opened: int = 0  # what the target counted when they were written
         self._busy = False
-        self._plan(self._chosen())
+        self._chosen()
 
     @property
     def matrix(self) -> AdjacencyMatrix:
@@ -117,12 +117,13 @@ class Engine:
     @property
     def policy(self) -> Policy:
         """The policy that holds where a call names none."""
-        return self._policy(self._chosen())
+        return self._chosen().policy
 
     @property
     def budget(self) -> int:
         """The budget of that policy on this device."""
-        return self._chosen().budget_on(self.policy, self.target.device.type)
+        chosen = self._chosen()
+        return chosen.settings.budget_on(chosen.policy, self.target.device.type)
 
     def costs(self, budget: int | None = None, *, fine: bool = False) -> Costs:
         """What rounds of graft+ cost here; measured the first time, which takes a second or so.
@@ -134,9 +135,9 @@ class Engine:
         Raises:
             RuntimeError: in the middle of a generation.
         """
-        settings = self._chosen("graft+", budget)
+        chosen = self._chosen("graft+", budget)
         with self.borrow_target():
-            costs = self._costs_of(settings, self._plan(settings), fine=fine)
+            costs = self._costs_of(chosen, fine=fine)
         assert costs is not None, "graft+ weighs"
         return costs
 
@@ -223,9 +224,9 @@ class Engine:
         watch: Observer | None = None,
     ) -> TokenStream:
         """As `stream`, for requests that are made already: each with its own settings."""
-        settings = self._chosen(policy, budget)
+        chosen = self._chosen(policy, budget)
         made = list(requests)
-        return TokenStream(made, self._run(made, settings, self._plan(settings), reuse, watch))
+        return TokenStream(made, self._run(made, chosen, reuse, watch))
 
     @contextmanager
     def schedule(
@@ -237,12 +238,11 @@ class Engine:
         Args:
             policy, budget, watch: as in `stream`.
         """
-        settings = self._chosen(policy, budget)
-        plan = self._plan(settings)
+        chosen = self._chosen(policy, budget)
+        slots = chosen.settings.max_batch
         with self._occupied():
             self._cached = []
-            costs = self._costs_of(settings, plan, settings.max_batch)
-            yield self._scheduler(settings, plan, costs, settings.max_batch, ROOM)
+            yield self._scheduler(chosen, self._costs_of(chosen, slots), slots, ROOM)
 
     def continue_ids(
         self,
@@ -384,20 +384,19 @@ class Engine:
     def _run(
         self,
         requests: list[Request],
-        settings: EngineSettings,
-        plan: DraftPlan,
+        chosen: Chosen,
         reuse: bool,
         watch: Observer | None = None,
     ) -> Generator[StreamToken]:
         with self._occupied():
-            slots = min(len(requests), settings.max_batch)
-            costs = self._costs_of(settings, plan, slots)
+            slots = min(len(requests), chosen.settings.max_batch)
+            costs = self._costs_of(chosen, slots)
             # Another engine may have used the same target since.
             valid = reuse and len(requests) == 1 and self.target.openings == self._opened
             cached, self._cached = (self._cached if valid else []), []
             longest = max(len(r.context) + min(r.limit, ROOM) for r in requests)
             keep = bool(cached)
-            scheduler = self._scheduler(settings, plan, costs, slots, longest, keep, watch)
+            scheduler = self._scheduler(chosen, costs, slots, longest, keep, watch)
             try:
                 for request in requests:
                     scheduler.put(request, cached)
@@ -425,31 +424,21 @@ class Engine:
         finally:
             self._busy = False
 
-    def _chosen(self, policy: str | None = None, budget: int | None = None) -> EngineSettings:
-        """The settings of a call: what it says, then the engine's, then the profile's."""
-        settings = self.settings.having(policy=policy, budget=budget)
-        return settings if self.profile is None else self.profile.fill(settings)
-
-    def _policy(self, settings: EngineSettings) -> Policy:
-        drafter = self.drafter is not None
-        return settings.policy_with(drafter=drafter, templates=self._templated)
-
-    def _plan(self, settings: EngineSettings) -> DraftPlan:
-        policy = self._policy(settings)
-        device = self.target.device.type
-        return make_plan(settings, policy, self.drafter, self._templates(settings), device)
-
-    def _templates(self, settings: EngineSettings) -> Sequence[Template]:
-        """The user's, or those of the profile, or what ships."""
-        if self._templated or self.profile is None:
-            return self.templates
-        found = self.profile.templates_of(settings)
-        return [template.within(self.matrix.k) for template in found] or self.templates
+    def _chosen(self, policy: str | None = None, budget: int | None = None) -> Chosen:
+        """What a call decodes with."""
+        return choose(
+            self.settings.having(policy=policy, budget=budget),
+            profile=self.profile,
+            templates=self.templates,
+            own_templates=self._templated,
+            ranks=self.matrix.k,
+            drafter=self.drafter,
+            device_type=self.target.device.type,
+        )
 
     def _scheduler(
         self,
-        settings: EngineSettings,
-        plan: DraftPlan,
+        chosen: Chosen,
         costs: Costs | None,
         slots: int,
         longest: int,
@@ -463,17 +452,13 @@ class Engine:
             longest: tokens of a sequence to make room for at first; more is made when needed.
             keep: the slots still hold an earlier turn.
         """
-        policy = self._policy(settings)
-        room = longest + plan.budget + 1
-        drafter = pick_drafter(policy, self.drafter)
+        room, drafter = longest + chosen.plan.budget + 1, chosen.drafter
         if not keep:
             self.target.open(slots, room)
         if not (keep and self._drafted):
             drafter.open(slots, room)
         self._drafted = drafter is self.drafter
-        parts = make_parts(
-            settings, policy, plan, self.memory, self._templates(settings), drafter, slots, costs
-        )
+        parts = chosen.parts(self.memory, slots, costs)
         decoder = BatchDecoder(
             self.target,
             drafter,
@@ -497,12 +482,10 @@ class Engine:
         params = _params(sampling, options)
         return self.request(index, encode(prompt, self.tokenizer, raw=raw), params, row=0)
 
-    def _costs_of(
-        self, settings: EngineSettings, plan: DraftPlan, slots: int = 1, *, fine: bool = False
-    ) -> Costs | None:
-        """What rounds of these settings cost, of so many sequences, where they need to know."""
-        policy = self._policy(settings)
-        if not settings.weighs(policy):
+    def _costs_of(self, chosen: Chosen, slots: int = 1, *, fine: bool = False) -> Costs | None:
+        """What rounds cost, of so many sequences, where they need to know."""
+        settings, plan = chosen.settings, chosen.plan
+        if not settings.weighs(chosen.policy):
             return None
         if self._given_costs is not None:
             return self._given_costs
@@ -510,16 +493,16 @@ class Engine:
         if slots == 1 and not fine and known is not None and known.rows[-1] > plan.budget:
             return known
         batch = 1 if slots == 1 else min(settings.max_batch, BATCH)
-        key = policy, plan, fine, batch
+        key = chosen.policy, plan, fine, batch
         if key not in self._costs:
             # Their own matrix and contexts, so that nothing is learnt of it.
             without = tuple({*settings.without, "depth", "budget"})
-            apart = settings.having(matrix_scope="request", without=without)
-            drafter = pick_drafter(policy, self.drafter)
+            apart = chosen._replace(
+                settings=settings.having(matrix_scope="request", without=without)
+            )
 
             def grafter(slots: int) -> Grafter:
-                own = self.memory, self.templates, drafter, slots, None
-                return make_parts(apart, policy, plan, *own).grafter
+                return apart.parts(self.memory, slots, None).grafter
 
             def request(prompt: list[int], limit: int) -> Request:
                 endless = SamplingParams(max_new_tokens=limit, ignore_eos=True)
@@ -527,7 +510,7 @@ class Engine:
 
             self._costs[key] = measure_costs(
                 self.target,
-                drafter,
+                chosen.drafter,
                 grafter,
                 plan,
                 request,

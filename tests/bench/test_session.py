@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from graft import loader
-from graft.bench import session
+from graft.bench import others, session
 from graft.bench.folder import held
 from graft.bench.results import read_results
 from graft.bench.session import BenchSettings, opened, read_items
@@ -97,6 +97,7 @@ def test_transformers_gets_a_copy_with_unpacked_weights(
         return load_model(**options)
 
     monkeypatch.setattr(session, "load_model", load)
+    monkeypatch.setattr(others, "load_model", load)
     chosen = settings(folders, suite, methods=("plain", "hf", "hf-lookup"))
     told: list[str] = []
     with opened(chosen, tmp_path / "run", progress=told.append) as found:

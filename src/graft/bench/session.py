@@ -9,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from graft.bench import llama
 from graft.bench.conversation import check_items, text_length
@@ -29,7 +26,7 @@ from graft.bench.methods import (
     parse_method,
     split_method,
 )
-from graft.bench.outside import Answer, generate
+from graft.bench.others import Others, gguf_of
 from graft.bench.results_writer import ResultsWriter
 from graft.bench.runner import MatrixState, Plan, Runner
 from graft.bench.selection import select_items
@@ -44,6 +41,7 @@ from graft.profile import Profile, load_profile
 from graft.sampling_params import SamplingParams
 from graft.settings import DRAFTING, EngineSettings
 from graft.shipped_heads import NO_HEAD, choose_head
+from graft.smollm2 import ALIAS
 
 # Settings of the selection that need a tokenizer, and the one that comes after them.
 _LATE = ("max_prompt_tokens", "min_prompt_tokens", "limit")
@@ -188,7 +186,7 @@ def opened(
     settings = with_shipped_head(settings)
     items = read_items(settings)
     profile = None if settings.profile is None else load_profile(settings.profile)
-    gguf = _gguf(settings)
+    gguf = gguf_of(settings.methods, settings.model.get("model", ALIAS), settings.gguf)
     kinds = _kinds_named(settings)
     settings.engine_settings(
         settings.cases(kinds, device_kind(settings.model.get("device", "auto")))
@@ -208,41 +206,9 @@ def opened(
         )
         plan = Plan(items, cases, settings.max_new_tokens, settings.seed, settings.matrix)
 
-        outside = _Others(settings, gguf, loaded, progress)
+        outside = Others(settings.model, gguf, loaded, progress)
         with ResultsWriter(folder / "results.jsonl", told, resume=resume) as writer:
             yield Opened(Runner(plan, engines, outside, writer, folder), loaded)
-
-
-class _Others:
-    """Gives what answers for methods of others; each is made once, when it is first asked for."""
-
-    def __init__(
-        self,
-        settings: BenchSettings,
-        gguf: Path | None,
-        loaded: LoadedModel,
-        progress: Callable[[str], None] | None,
-    ) -> None:
-        self._settings, self._gguf, self._loaded = settings, gguf, loaded
-        self._say = progress or (lambda _: None)
-        self._made: dict[str, Answer] = {}
-
-    def __call__(self, method: str) -> Answer:
-        kind = method if method in OTHER_WEIGHTS else "hf"  # its two methods share a model
-        if kind not in self._made:
-            self._made[kind] = self._llama() if kind == llama.METHOD else self._transformers()
-        return self._made[kind]
-
-    def _transformers(self) -> Answer:
-        self._say("loading the model once more, as Transformers runs it")
-        model = load_model(**{**self._settings.model, "cpu_weights": "fp32"}).model
-        return partial(generate, model)
-
-    def _llama(self) -> Answer:
-        assert self._gguf is not None
-        self._say(f"loading {self._gguf.name} into llama.cpp")
-        context = self._loaded.max_context or llama.CONTEXT
-        return llama.LlamaCpp(self._gguf, torch.get_num_threads(), context).generate
 
 
 def with_shipped_head(settings: BenchSettings) -> BenchSettings:
@@ -258,14 +224,6 @@ def with_shipped_head(settings: BenchSettings) -> BenchSettings:
         drafts=any(policy in DRAFTING for policy in policies),
     )
     return settings if head is None else replace(settings, heads=[str(head)])
-
-
-def _gguf(settings: BenchSettings) -> Path | None:
-    if llama.METHOD in settings.methods:
-        return llama.find_gguf(settings.model["model"], settings.gguf)
-    if settings.gguf is not None:
-        raise ValueError(f"gguf is what {llama.METHOD} reads: name that among the methods too")
-    return None
 
 
 def _kinds_named(settings: BenchSettings) -> list[str]:
