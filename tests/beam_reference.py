@@ -16,7 +16,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from graft.beam import Frontier, search
+from graft import beam
+from graft.beam import Frontier
 from graft.draft import Draft
 from graft.pruning import DraftPlan
 from graft.ranking import best_scores
@@ -130,13 +131,30 @@ class Expander:
         return torch.stack(rows).view(batch, beam, -1)
 
 
+def search_logits(
+    roots: Tensor,
+    first: Tensor,
+    expand: Callable[[Frontier], Tensor],
+    plan: DraftPlan,
+    target_ids: Callable[[Tensor], Tensor],
+) -> Draft:
+    """A search by logits: of the roots [B, V'], and of frontiers [B, b, V']."""
+    return beam.search(
+        roots,
+        beam.children_of(first.unsqueeze(1), plan.beam),
+        lambda frontier: beam.children_of(expand(frontier), frontier.tokens.shape[1]),
+        plan,
+        target_ids,
+    )
+
+
 def check(law: Law, plan: DraftPlan, batch: int, swap: Tensor | None = None) -> Draft:
     """Search, and compare everything with the reference."""
     roots = torch.arange(batch) + 3
     first = torch.stack([law(b, ()) for b in range(batch)])
     ids = torch.arange(first.shape[1]) if swap is None else swap
     expand = Expander(law, batch)
-    result = search(roots, first, expand, plan, lambda drafted: ids[drafted])
+    result = search_logits(roots, first, expand, plan, lambda drafted: ids[drafted])
     result.tree.check_integrity()
     assert result.tree.tokens[:, 0].tolist() == roots.tolist()
     assert result.tree.width <= plan.budget + 1

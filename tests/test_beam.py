@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from graft import beam as beam_module
-from graft.beam import search
+from graft.beam import Children
 from graft.pruning import DraftPlan, dense
-from tests.beam_reference import BROKEN, CERTAIN, INF, RICH, Path, check, law_of
+from tests.beam_reference import BROKEN, CERTAIN, INF, RICH, Path, check, law_of, search_logits
 
 
 @st.composite
@@ -81,21 +81,23 @@ def test_another_order_of_equals_would_be_seen(
 
 
 def test_a_score_above_its_parent_s_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    children = beam_module._children
+    children = beam_module.children_of
     law = law_of(5, 4, RICH)
 
-    def rising(logits: Tensor, beam: int) -> tuple[Tensor, Tensor]:
+    def rising(logits: Tensor, beam: int) -> Children:
         scores, ids = children(logits, beam)
-        return scores + 1, ids
+        return Children(scores + 1, ids)
 
-    monkeypatch.setattr(beam_module, "_children", rising)
+    monkeypatch.setattr(beam_module, "children_of", rising)
     with pytest.raises(AssertionError, match="a parent stands before its children"):
         check(law, dense(12, 3, 4), 2)
 
 
 def test_improbable_tokens_are_not_drafted() -> None:
     first = torch.tensor([[1.0, -INF, 0.0, -INF]])
-    result = search(torch.tensor([9]), first, lambda _: first, dense(4, 4, 1), lambda ids: ids)
+    result = search_logits(
+        torch.tensor([9]), first, lambda _: first, dense(4, 4, 1), lambda ids: ids
+    )
     assert result.tree.used.tolist() == [[True, True, True, False, False]]
     assert result.tree.tokens.tolist() == [[9, 0, 2, 0, 0]]
     assert result.scores[0, 3:].tolist() == [-INF, -INF]
@@ -151,8 +153,8 @@ def test_tokens_are_the_target_s() -> None:
 def test_half_precision_logits_are_summed_in_single_precision(dtype: torch.dtype) -> None:
     first, more = torch.randn(2, 90).to(dtype), torch.randn(2, 4, 90).to(dtype)
     roots, plan = torch.tensor([1, 2]), dense(30, 4, 4)
-    half = search(roots, first, lambda _: more, plan, lambda ids: ids)
-    single = search(roots, first.float(), lambda _: more.float(), plan, lambda ids: ids)
+    half = search_logits(roots, first, lambda _: more, plan, lambda ids: ids)
+    single = search_logits(roots, first.float(), lambda _: more.float(), plan, lambda ids: ids)
     assert half.scores.dtype == torch.float32
     assert torch.equal(half.scores, single.scores)
 
@@ -177,7 +179,7 @@ def test_the_host_reads_once_per_checkpoint(marks: tuple[int, ...]) -> None:
     plan = DraftPlan(20, 3, 5, marks, (0.0,) * len(marks), (20,) * (len(marks) + 1))
     first, more = torch.randn(2, 50), torch.randn(2, 3, 50)
     with CountReads() as reads:
-        search(torch.tensor([1, 2]), first, lambda _: more, plan, lambda ids: ids)
+        search_logits(torch.tensor([1, 2]), first, lambda _: more, plan, lambda ids: ids)
     assert reads.count == len(marks)
 
 

@@ -111,6 +111,12 @@ def head_logits(head: Eagle3Head, count: int = 12) -> Tensor:
     )
 
 
+def same_logits(one: Eagle3Head, other: Eagle3Head) -> bool:
+    """Whether two heads say the same. Kernels of some machines round by where weights lie in
+    memory, so equal heads may differ in the last bits."""
+    return torch.allclose(head_logits(one), head_logits(other), atol=1e-5, rtol=1e-5)
+
+
 def _tensors(head: Eagle3Head, first: str) -> Tensors:
     state = {k: t.clone() for k, t in head.state_dict().items() if k != "target_ids"}
     named = {}

@@ -47,6 +47,7 @@ class Step:
     def __init__(self, first: int, starts: Sequence[int], visible: Tensor, depths: Tensor) -> None:
         self.first = first
         self.starts = tuple(starts)
+        self.batch = visible.shape[0]  # B
         self.width = visible.shape[1]  # N
         self.room = visible.shape[2]  # U
         self._visible = visible
@@ -56,14 +57,7 @@ class Step:
     @classmethod
     def chain(cls, first: int, starts: Sequence[int], width: int, device: torch.device) -> Step:
         """`width` new rows per sequence, one behind the other: each sees those before it."""
-        shape = len(starts), width, width
-        visible = torch.ones(shape, dtype=torch.bool, device=device).tril()
-        depths = torch.arange(width, device=device).expand(len(starts), -1)
-        return cls(first, starts, visible, depths)
-
-    @property
-    def batch(self) -> int:
-        return len(self.starts)
+        return cls(first, starts, *causal(len(starts), width, device))
 
     @property
     def depths(self) -> Tensor:
@@ -84,6 +78,10 @@ class Step:
         """The first key that any row can see."""
         return 0 if window is None else max(min(self.starts) - window + 1, 0)
 
+    def starts_on(self, device: torch.device) -> Tensor:
+        """int64 [B]: committed length of each sequence."""
+        return upload(self.starts, device)
+
     def bias(self, window: int | None, groups: int, like: Tensor) -> Tensor:
         """Additive mask [B, 1, groups * N, T] in the dtype and on the device of `like`.
 
@@ -100,12 +98,15 @@ class Step:
 
     def _seen(self, window: int | None) -> Tensor:
         """bool [B, N, T]: the three regions above, cut by the window."""
-        device = self._visible.device
         if self.batch == 1 and (window is None or self.end <= window):
             past = self._visible.new_ones(1, self.width, self.starts[0])
             return torch.cat([past, self._visible], dim=2)
-        start = upload(self.starts, device)[:, None, None]
-        keys = torch.arange(self.end, device=device).expand(self.batch, 1, -1)
+        return self._seen_among(self.end, window)
+
+    def _seen_among(self, end: int, window: int | None) -> Tensor:
+        device = self._visible.device
+        start = self.starts_on(device)[:, None, None]
+        keys = torch.arange(end, device=device).expand(self.batch, 1, -1)
         node = (keys - start).clamp(0, self.room - 1)  # [B, 1, T]: row behind each key
         in_tree = (keys >= start) & (keys < start + self.room)
         path = self._visible.gather(2, node.expand(-1, self.width, -1))
@@ -115,6 +116,52 @@ class Step:
             key_position = torch.where(in_tree, start + depth, keys)
             seen &= start + self.depths.unsqueeze(2) - key_position < window
         return seen
+
+
+class FixedStep(Step):
+    """A step whose shapes say nothing of the sequences' lengths: these are on the device, and T is
+    a bound. A forward under it does the same on the host whatever the lengths are, so that it can
+    be recorded once and replayed (`graft.recordings`).
+
+    Args:
+        starts: int64 [B], on the device.
+        end: T, keys that rows can see at most: start + U and more. What stands behind a
+            sequence's own rows is hidden.
+        visible, depths: as in `Step`; the first cache slot is 0.
+    """
+
+    def __init__(self, starts: Tensor, end: int, visible: Tensor, depths: Tensor) -> None:
+        super().__init__(0, (), visible, depths)
+        self._starts, self._end = starts, end
+
+    @property
+    def end(self) -> int:
+        """T."""
+        return self._end
+
+    def first_seen(self, window: int | None) -> int:
+        """Nothing is known of it on the host."""
+        return 0
+
+    def starts_on(self, device: torch.device) -> Tensor:
+        """int64 [B]: committed length of each sequence."""
+        return self._starts.to(device)
+
+    def places(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Where the new rows go: int64 slots [B, 1] and rows [B, N] of the cache."""
+        own = torch.arange(self.width, device=device) + self.offset
+        slots = torch.arange(self.batch, device=device).unsqueeze(1)
+        return slots, self.starts_on(device).unsqueeze(1) + own
+
+    def _seen(self, window: int | None) -> Tensor:
+        return self._seen_among(self.end, window)
+
+
+def causal(batch: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Rows one behind the other, each of which sees those before it: visible bool [B, N, N] and
+    depths int64 [B, N]."""
+    visible = torch.ones(batch, width, width, dtype=torch.bool, device=device).tril()
+    return visible, torch.arange(width, device=device).expand(batch, -1)
 
 
 def tree_attention(

@@ -44,8 +44,14 @@ class Frontier(NamedTuple):
         return depths.repeat_interleave(beam).expand(batch, -1)
 
 
-# Frontier -> logits [B, b, V'] over the draft vocabulary, of the tokens behind each of its nodes.
-Expand = Callable[[Frontier], Tensor]
+class Children(NamedTuple):
+    """The likeliest tokens behind each of n nodes, [B, n, b] each."""
+
+    scores: Tensor  # float32 log-probabilities, <= 0
+    ids: Tensor  # int64, of the draft vocabulary
+
+
+Expand = Callable[[Frontier], Children]
 
 
 class _Level(NamedTuple):
@@ -58,7 +64,7 @@ class _Level(NamedTuple):
 
 def search(
     roots: Tensor,
-    first: Tensor,
+    first: Children,
     expand: Expand,
     plan: DraftPlan,
     target_ids: Callable[[Tensor], Tensor],
@@ -67,16 +73,16 @@ def search(
 
     Args:
         roots: int64 [B].
-        first: logits [B, V'] of the tokens behind the roots.
-        expand: runs the draft model over a frontier.
+        first: of the roots, [B, 1, b]: as many as the plan's beam, or as there are tokens.
+        expand: runs the draft model over a frontier; b children of each of its nodes.
         plan: beam, depth, checkpoints.
         target_ids: from ids of the draft vocabulary to the target's.
     """
     batch, device = len(roots), roots.device
-    beam = min(plan.beam, first.shape[-1])
+    beam = first.ids.shape[-1]
     stop = _Stop(plan, batch, device)
-    scores, ids = _children(first.unsqueeze(1), beam)
-    level = _Level(target_ids(ids).squeeze(1), torch.zeros_like(ids).squeeze(1), scores.squeeze(1))
+    tokens, scores = target_ids(first.ids).squeeze(1), first.scores.squeeze(1)
+    level = _Level(tokens, torch.zeros_like(tokens), scores)
     levels = [level]
     rows = torch.arange(beam, device=device).expand(batch, beam)  # of the frontier in its level
     parents = torch.zeros_like(rows)
@@ -89,7 +95,7 @@ def search(
             break
         visible = torch.cat([visible, own], dim=2)
         tokens = level.tokens.gather(1, rows)
-        added, ids = _children(expand(Frontier(steps + 1, tokens, parents, visible)), beam)
+        added, ids = expand(Frontier(steps + 1, tokens, parents, visible))
         # [B, b, b], flat: child j of frontier row i stands at i * b + j.
         scores = (frontier.unsqueeze(2) + added).where(stop.active[:, None, None], -torch.inf)
         above = (start + rows).unsqueeze(2).expand_as(ids)
@@ -127,15 +133,15 @@ class _Stop:
         return not bool(self.active.any())
 
 
-def _children(logits: Tensor, beam: int) -> tuple[Tensor, Tensor]:
-    """The likeliest tokens behind each node: log-probabilities <= 0 and ids, [B, n, b] each."""
+def children_of(logits: Tensor, beam: int) -> Children:
+    """The `beam` likeliest tokens, or all there are, by logits [B, n, V'] of the draft model."""
     flat = logits.flatten(0, 1).float()
-    values, ids = best_scores(flat, beam)
+    values, ids = best_scores(flat, min(beam, flat.shape[1]))
     scores = (values - flat.logsumexp(1, keepdim=True)).clamp(max=0.0)
     # A draft model may overflow: what is no number is worth nothing, and the output stays right.
     scores = scores.nan_to_num(nan=-torch.inf, neginf=-torch.inf)
-    shape = (*logits.shape[:2], beam)
-    return scores.view(shape), ids.view(shape)
+    shape = (*logits.shape[:2], -1)
+    return Children(scores.view(shape), ids.view(shape))
 
 
 def _order(scores: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from graft.attention import Step
+from graft.attention import FixedStep, Step
 from graft.upload import upload
 
 BLOCK = 256  # capacities are multiples of this many rows
@@ -60,6 +60,8 @@ class KVCache(Cache):
         # Of the step, per group: where each sequence's new rows go, and what its rows see.
         self._places: list[list[tuple[Tensor, ...]]] = []
         self._seen: list[tuple[Tensor, ...]] = []
+        # Of a fixed step in place of these: slots [B, 1] and rows [B, N], on the device.
+        self._fixed: tuple[Tensor, Tensor] | None = None
         rows = [shape for layer in layers for shape in layer]  # keys and values in turn
         self._group = [list(dict.fromkeys(rows)).index(shape) for shape in rows]
         self._place = [self._group[:i].count(group) for i, group in enumerate(self._group)]
@@ -78,6 +80,20 @@ class KVCache(Cache):
         """Memory held."""
         return sum(t.numel() * t.element_size() for t in self._storage)
 
+    @property
+    def addresses(self) -> tuple[int, ...]:
+        """Where its memory is: others after it has grown."""
+        return tuple(t.data_ptr() for t in self._storage)
+
+    def bound(self, rows: int) -> int:
+        """Room for `rows` rows per slot, made if there is none, in one of few sizes: a half more
+        than the one before or a third, and the capacity at most."""
+        self.reserve(rows)
+        size = BLOCK
+        while size < rows:
+            size += size // 2 if size & (size - 1) == 0 else size // 3
+        return min(size, self.capacity)
+
     def serves(self, slots: int, capacity: int) -> bool:
         """Whether it has room for `slots` sequences of `capacity` rows; if so, all rows are
         forgotten and the same storage begins anew."""
@@ -91,12 +107,19 @@ class KVCache(Cache):
         self.reserve(step.end)
         self._step = step
         # Views of all layers at once: a layer's own cost as much as the rows that it writes.
-        slots = range(step.first, step.first + step.batch)
-        rows = [(slot, start + step.offset) for slot, start in zip(slots, step.starts, strict=True)]
-        self._places = [
-            [s[:, slot, :, start : start + step.width].unbind() for slot, start in rows]
-            for s in self._storage
-        ]
+        self._fixed = None
+        if isinstance(step, FixedStep):
+            self._fixed = step.places(self._storage[0].device)
+        else:
+            slots = range(step.first, step.first + step.batch)
+            ends = [start + step.offset for start in step.starts]
+            self._places = [
+                [
+                    s[:, slot, :, end : end + step.width].unbind()
+                    for slot, end in zip(slots, ends, strict=True)
+                ]
+                for s in self._storage
+            ]
         self._seen = [
             s[:, step.first : step.first + step.batch, :, : step.end].unbind()
             for s in self._storage
@@ -161,6 +184,10 @@ class KVCache(Cache):
             # A rejected row that overflowed stays in the storage; hidden, its weight is 0, and
             # 0 times NaN would spoil a longer sequence beside it.
             rows = rows.nan_to_num()
+        if self._fixed is not None:
+            # [slots, capacity, heads, dim]
+            self._storage[group][place].transpose(1, 2)[self._fixed] = rows.transpose(1, 2)
+            return self._seen[group][place]
         for places, own in zip(self._places[group], rows.unbind(), strict=True):
             places[place].copy_(own)
         return self._seen[group][place]

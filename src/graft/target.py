@@ -16,14 +16,17 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
 from graft import attention
-from graft.attention import Step
+from graft.attention import FixedStep, Step
 from graft.cache import KVCache
 from graft.features import hook_features, unhook
 from graft.lean import LeanForward
-from graft.tree import TokenTree
+from graft.model_state import state_of
+from graft.recordings import ROWS, Recorder, Recordings, Results
+from graft.tree import TokenTree, ancestors
 from graft.upload import upload
 
 PREFILL_CHUNK = 256  # rows per forward of a prompt: bounds the memory of masks and activations
@@ -90,6 +93,7 @@ class TransformersTarget:
         feature_layers: layers whose *input* hidden states `verify` returns, concatenated; the
             number of layers itself means the input of the final norm.
         max_context: positions the model can take; None if it states no limit.
+        recorder: records verifications where the device gains by it; None runs them one by one.
 
     Raises:
         ValueError: if the model cannot be run this way (`graft.probe` finds out).
@@ -101,6 +105,7 @@ class TransformersTarget:
         *,
         feature_layers: Sequence[int] = (),
         max_context: int | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         from graft.probe import probe  # the probe runs a forward through this very class
 
@@ -116,7 +121,9 @@ class TransformersTarget:
         hooks = hook_features(model, self.feature_layers, self._features)
         # The model may outlive this view of it.
         weakref.finalize(self, unhook, hooks)
+        self._state = state_of(model)
         self._lean = LeanForward.of(model)
+        self._recordings = None if recorder is None else Recordings(recorder, type(model).__name__)
         self._cache: KVCache | None = None
         self.openings = 0
         self.layers = probe(self)
@@ -128,7 +135,9 @@ class TransformersTarget:
 
     def open(self, slots: int, capacity: int) -> None:
         self.openings += 1
-        self._lean = LeanForward.of(self.model)  # others may have changed it
+        state = state_of(self.model)
+        if state != self._state:  # others have changed it
+            self._state, self._lean = state, LeanForward.of(self.model)
         if self._cache is None or not self._cache.serves(slots, capacity):
             self._cache = None  # frees the old one first
             self._cache = KVCache(self.layers, slots, capacity)
@@ -158,9 +167,35 @@ class TransformersTarget:
 
     def verify(self, tree: TokenTree) -> Verification:
         starts = self.cache.lengths[: tree.batch]
+        if self._recordings is not None and tree.batch * tree.width <= ROWS:
+            return self._replayed(self._recordings, tree, starts)
         step = Step(0, starts, tree.ancestors(), tree.depths)
         logits = self.forward(tree.tokens, tree.depths, step, tree.width)
         return Verification(logits, self.features() if self.feature_layers else None)
+
+    def _replayed(
+        self, recordings: Recordings, tree: TokenTree, starts: Sequence[int]
+    ) -> Verification:
+        """As `verify`, in one of few shapes: empty slots fill the tree up."""
+        width, depth = _bucket(tree.width), _bucket(tree.max_depth)
+        end = self.cache.bound(max(starts) + width)
+        recordings.hold((self._state, self.cache.addresses))
+
+        def work(tokens: Tensor, parents: Tensor, depths: Tensor, starts: Tensor) -> Results:
+            step = FixedStep(starts, end, ancestors(parents, depth), depths)
+            logits = self.forward(tokens, depths, step, width)
+            return (logits, self.features()) if self.feature_layers else (logits,)
+
+        room = 0, width - tree.width
+        arguments = (
+            pad(tree.tokens, room),
+            pad(tree.parents, room),
+            pad(tree.depths, room, value=1),
+            upload(starts, self.device),
+        )
+        logits, *features = recordings.run((tree.batch, width, depth, end), work, arguments)
+        own = slice(tree.width)
+        return Verification(logits[:, own], features[0][:, own] if features else None)
 
     def commit(self, paths: Sequence[Sequence[int]]) -> None:
         self.cache.commit(0, paths)
@@ -178,8 +213,7 @@ class TransformersTarget:
         position cannot be committed any more; they are clamped to it so that tables hold.
         """
         self.cache.begin(step)
-        starts = upload(step.starts, self.device)
-        positions = depths + starts.unsqueeze(1)
+        positions = depths + step.starts_on(self.device).unsqueeze(1)
         if self.max_context is not None:
             positions = positions.clamp(max=self.max_context - 1)
         if self._lean is not None:
@@ -214,3 +248,8 @@ class TransformersTarget:
         """Features [B, N, F] of the last forward."""
         found = [self._features[layer].to(self.device) for layer in self.feature_layers]
         return torch.cat(found, dim=-1)
+
+
+def _bucket(number: int) -> int:
+    """One of few numbers that is no smaller: powers of two, and multiples of 8 from there on."""
+    return -(-number // 8) * 8 if number > 4 else 1 << max(number - 1, 0).bit_length()

@@ -60,15 +60,7 @@ class TokenTree:
         Every node sees itself and the root; an empty slot sees these two alone, so that no row
         of an attention mask is empty.
         """
-        batch, width = self.tokens.shape
-        own = torch.arange(width, device=self.tokens.device).expand(batch, width)
-        visible = torch.zeros(batch, width, width, dtype=torch.bool, device=self.tokens.device)
-        node = own
-        for _ in range(self.max_depth + 1):
-            visible.scatter_(2, node.unsqueeze(2), True)
-            node = self.parents.gather(1, node)
-        visible[:, :, 0] = True
-        return visible
+        return ancestors(self.parents, self.max_depth)
 
     def narrow(self, width: int) -> TokenTree:
         """The first `width` columns; the caller knows that the rest are empty slots."""
@@ -99,6 +91,19 @@ class TokenTree:
         )
         twins &= nodes.unsqueeze(2) & nodes.unsqueeze(1) & (index[:, None] != index)
         assert not bool(twins.any()), "children of one parent hold different tokens"
+
+
+def ancestors(parents: Tensor, max_depth: int) -> Tensor:
+    """bool [B, N, N] of parents int64 [B, N]: true where column j is on the path of row i, which is
+    no longer than `max_depth`."""
+    batch, width = parents.shape
+    node = torch.arange(width, device=parents.device).expand(batch, width)
+    visible = torch.zeros(batch, width, width, dtype=torch.bool, device=parents.device)
+    for _ in range(max_depth + 1):
+        visible.scatter_(2, node.unsqueeze(2), True)
+        node = parents.gather(1, node)
+    visible[:, :, 0].fill_(True)
+    return visible
 
 
 def root_tree(roots: Tensor) -> TokenTree:

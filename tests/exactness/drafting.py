@@ -39,12 +39,14 @@ def engine(
     family: str = "llama",
     costs: Costs | None = FREE,
     costs_of_one: Costs | None = None,
+    of: TransformersTarget | None = None,
     **settings: Any,
 ) -> Engine:
-    """A fresh engine with an empty matrix, by the paper's policy unless told."""
+    """A fresh engine with an empty matrix, by the paper's policy unless told; over the family's
+    target, or over one `of` its model."""
     policy = "retrieval" if drafter is None else "graft"
     return Engine(
-        target(family),
+        of or target(family),
         byte_tokenizer(),
         name=family,
         token_count=VOCAB_SIZE,

@@ -29,6 +29,7 @@ from graft.target import TransformersTarget, Verification
 from graft.template import default_template
 from graft.tree import TokenTree
 from tests.exactness.heads import LAYERS, random_head
+from tests.tape import TapeRecorder
 from tests.tiny_models import VOCAB_SIZE, tiny_model
 
 # Rounds of sequences stop at different checkpoints; the other plan never stops.
@@ -42,8 +43,16 @@ def double_model(seed: int = 0) -> PreTrainedModel:
     return model
 
 
-def new_target(layers: Sequence[int] = LAYERS) -> TransformersTarget:
-    return TransformersTarget(double_model(), max_context=4096, feature_layers=layers)
+# Forwards of this drafter and its target are recorded and replayed.
+RECORDED = "eagle3, recorded"
+
+
+def new_target(
+    layers: Sequence[int] = LAYERS, recorder: TapeRecorder | None = None
+) -> TransformersTarget:
+    return TransformersTarget(
+        double_model(), max_context=4096, feature_layers=layers, recorder=recorder
+    )
 
 
 def new_drafter(kind: str) -> Drafter:
@@ -52,7 +61,9 @@ def new_drafter(kind: str) -> Drafter:
         return ModelDrafter(TransformersTarget(double_model(3), max_context=4096), VOCAB_SIZE)
     head = random_head().double()
     head.lm_head.weight *= 10  # sure enough of something that its trees are deep
-    return Eagle3Drafter(head, double_model().get_input_embeddings(), VOCAB_SIZE)
+    recorder = TapeRecorder() if kind == RECORDED else None
+    embed = double_model().get_input_embeddings()
+    return Eagle3Drafter(head, embed, VOCAB_SIZE, recorder=recorder)
 
 
 @torch.inference_mode()
@@ -98,7 +109,8 @@ class Rounds:
     ) -> None:
         self.kind, self.plan = kind, plan
         self.random = random.Random(seed)
-        self.target, self.drafter = new_target(), new_drafter(kind)
+        self.target = new_target(recorder=TapeRecorder() if kind == RECORDED else None)
+        self.drafter = new_drafter(kind)
         matrix = AdjacencyMatrix(VOCAB_SIZE, 8, self.target.device)
         rows = torch.Generator().manual_seed(seed)
         first = torch.randint(0, VOCAB_SIZE, (VOCAB_SIZE + 1, 1), generator=rows)
@@ -170,9 +182,10 @@ class Rounds:
     def poison(self) -> None:
         """Spoil the free rows. No number at all where one sequence runs: each row that is looked
         at, even with weight zero, would show. In a batch the rows behind a shorter sequence are
-        masked, and zero times a large number is zero."""
+        masked, and zero times a large number is zero; so are they in what is recorded."""
         cache = cache_of(self.drafter)
-        value = torch.nan if len(self.texts) == 1 else 1e9
+        hidden = len(self.texts) > 1 or self.kind == RECORDED
+        value = 1e9 if hidden else torch.nan
         for storage in cache._storage:
             for slot, length in enumerate(cache.lengths):
                 storage[:, slot, :, length:] = value

@@ -16,9 +16,12 @@ import torch
 
 from graft.draft import Draft
 from graft.drafters.eagle3.drafter import Eagle3Drafter
+from graft.recordings import Recordings
+from graft.target import TransformersTarget
 from tests.exactness.head_faults import HEAD_FAULTS, HeadFault, forgotten_move
 from tests.exactness.state import (
     DEEP,
+    RECORDED,
     Rounds,
     cache_of,
     new_drafter,
@@ -26,8 +29,10 @@ from tests.exactness.state import (
     plain_features,
 )
 from tests.random_trees import path_of
+from tests.tape import TapeRecorder
 
-KINDS = ["eagle3", "model"]  # the state of a new drafter is proved from its line here on
+# The state of a new drafter is proved from its line here on.
+KINDS = ["eagle3", RECORDED, "model"]
 EXACT = 1e-6  # scores are summed in single precision
 TEXTS = [[7], [1, 2, 3, 4, 5], list(range(100, 140))]
 
@@ -38,7 +43,8 @@ def difference(rounds: Rounds, draft: Draft) -> float:
     tree is not the same."""
     worst = 0.0
     for row, text in enumerate(rounds.texts):
-        fresh, known = new_drafter(rounds.kind), torch.tensor(text)
+        kind = "eagle3" if rounds.kind == RECORDED else rounds.kind
+        fresh, known = new_drafter(kind), torch.tensor(text)
         fresh.open(1, len(text) + 256)  # it never grows
         features = plain_features(text[:-1]) if fresh.feature_layers else None
         fresh.prefill(0, known[:-1], features)
@@ -114,8 +120,9 @@ def test_a_turn_back_beside_others(kind: str) -> None:
 
 
 @pytest.mark.parametrize("texts", [TEXTS[1:2], TEXTS])
-def test_rounds_that_were_sat_out(texts: list[list[int]]) -> None:
-    rounds = Rounds("eagle3", texts)
+@pytest.mark.parametrize("kind", ["eagle3", RECORDED])
+def test_rounds_that_were_sat_out(kind: str, texts: list[list[int]]) -> None:
+    rounds = Rounds(kind, texts)
     assert rounds.drafter.waits
     for count in (1, 4, 2, 7):
         rounds.sit_out(count)
@@ -124,7 +131,7 @@ def test_rounds_that_were_sat_out(texts: list[list[int]]) -> None:
     rounds.sit_out(3)
     rounds.turn(0, 4, 3)
     check(rounds)
-    rounds = Rounds("eagle3", TEXTS)  # one leaves while features wait
+    rounds = Rounds(kind, TEXTS)  # one leaves while features wait
     rounds.sit_out(3)
     rounds.leave(0)
     rounds.sit_out(2)
@@ -154,6 +161,29 @@ def test_a_prompt_in_several_chunks(kind: str) -> None:
     check(rounds)
     rounds.run(2)
     check(rounds)
+
+
+def test_recorded_rounds_are_replayed() -> None:
+    rounds = Rounds(RECORDED, TEXTS)
+    rounds.run(6)
+    for part in (rounds.target, rounds.drafter):
+        assert isinstance(part, TransformersTarget | Eagle3Drafter)
+        recordings = part._recordings
+        assert recordings is not None
+        recorder = recordings._recorder
+        assert isinstance(recorder, TapeRecorder), "nothing has failed"
+        assert recorder.replays >= 6
+
+
+def test_the_check_sees_the_cache_of_a_recording_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recordings of rows that stand elsewhere by now."""
+    rounds = Rounds(RECORDED, TEXTS)
+    rounds.run(2)
+    monkeypatch.setattr(Recordings, "hold", lambda *_: None)
+    cache = cache_of(rounds.drafter)
+    cache._storage = [storage.clone() for storage in cache._storage]
+    rounds.run(1)
+    assert difference(rounds, rounds.draft()) > 1e-3
 
 
 # Faults that no comparison of answers can see ---------------------------------------------------

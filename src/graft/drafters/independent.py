@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from graft.attention import Step
-from graft.beam import Frontier, search
+from graft.beam import Children, Frontier, children_of, search
 from graft.drafters.base import Draft
 from graft.pruning import DraftPlan
 from graft.target import TransformersTarget
@@ -58,12 +58,13 @@ class ModelDrafter:
     def draft(self, history: Tensor, length: Tensor, plan: DraftPlan) -> Draft:
         """The best candidates of a beam search."""
         batch = len(length)
-        first = self._catch_up(history, batch)
+        logits = self._catch_up(history, batch).unsqueeze(1)
+        first = children_of(logits, plan.beam)
 
-        def expand(frontier: Frontier) -> Tensor:
+        def expand(frontier: Frontier) -> Children:
             starts = self._starts(batch)
             step = Step(0, starts, frontier.visible, frontier.depths)
-            return self._logits(frontier.tokens, step, frontier.tokens.shape[1])
+            return children_of(self._logits(frontier.tokens, step, step.width), plan.beam)
 
         roots = history.gather(1, length.unsqueeze(1) - 1).squeeze(1)
         return search(roots, first, expand, plan, lambda ids: ids)

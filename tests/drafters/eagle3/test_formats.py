@@ -15,6 +15,7 @@ from tests.tiny_heads import (
     Config,
     Tensors,
     head_logits,
+    same_logits,
     tiny_facts,
     tiny_head,
     write_angelslim,
@@ -89,7 +90,7 @@ def test_a_written_head_is_read_back(form: str, variant: dict[str, Any], tmp_pat
     WRITERS[form](tmp_path, written)
     head, report = load(tmp_path).head, load(tmp_path).report
     assert report.format == form
-    assert torch.equal(head_logits(head), head_logits(written))
+    assert same_logits(head, written)
     assert torch.equal(head.target_ids, written.target_ids)
     assert head.config.feature_layers == written.config.feature_layers
     if written.embed_tokens is not None and head.embed_tokens is not None:
@@ -106,7 +107,7 @@ def test_a_bin_is_read_as_safetensors_are(form: str, tmp_path: Path) -> None:
     WRITERS[form](tmp_path / "a", tiny_head(2), safe=True)
     WRITERS[form](tmp_path / "b", tiny_head(2), safe=False)
     first, second = load(tmp_path / "a"), load(tmp_path / "b")
-    assert torch.equal(head_logits(first.head), head_logits(second.head))
+    assert same_logits(first.head, second.head)
     assert first.report.digest == second.report.digest
 
 
@@ -162,7 +163,7 @@ def test_names_of_other_servers_are_understood(tmp_path: Path) -> None:
         tensors["model.midlayer.self_attn.rotary_emb.inv_freq"] = torch.ones(8)
 
     write_specforge(tmp_path, tiny_head(1, fc_norm=True), edit=rename)
-    assert torch.equal(head_logits(load(tmp_path).head), head_logits(tiny_head(1, fc_norm=True)))
+    assert same_logits(load(tmp_path).head, tiny_head(1, fc_norm=True))
 
 
 def test_numbered_midlayers_are_layers(tmp_path: Path) -> None:
@@ -172,7 +173,7 @@ def test_numbered_midlayers_are_layers(tmp_path: Path) -> None:
 
     written = tiny_head(1, num_hidden_layers=2)
     write_speculators(tmp_path, written, edit=number)
-    assert torch.equal(head_logits(load(tmp_path).head), head_logits(written))
+    assert same_logits(load(tmp_path).head, written)
 
 
 def test_speculators_leaves_out_defaults_of_the_model_type(tmp_path: Path) -> None:
@@ -184,7 +185,7 @@ def test_speculators_leaves_out_defaults_of_the_model_type(tmp_path: Path) -> No
     written = tiny_head(1, rms_norm_eps=1e-6)
     write_speculators(tmp_path, written, edit=leave_out)
     loaded = load(tmp_path)
-    assert torch.equal(head_logits(loaded.head), head_logits(written))
+    assert same_logits(loaded.head, written)
     assert loaded.report.trained_length == 2048
     assert any(note.startswith("defaults of llama") for note in loaded.report.notes)
 
@@ -195,7 +196,7 @@ def test_the_targets_layer_count_is_not_taken_for_the_heads(tmp_path: Path) -> N
 
     write_specforge(tmp_path, tiny_head(1), edit=copy_of_target)
     loaded = load(tmp_path)
-    assert torch.equal(head_logits(loaded.head), head_logits(tiny_head(1)))
+    assert same_logits(loaded.head, tiny_head(1))
     assert any("num_hidden_layers = 8" in note for note in loaded.report.notes)
     assert any("attention_bias is true" in note for note in loaded.report.notes)
 
@@ -206,7 +207,7 @@ def test_qwen2_biases_are_of_queries_keys_and_values(tmp_path: Path) -> None:
 
     written = tiny_head(1, attention_bias=True, output_bias=False)
     write_authors(tmp_path, written, edit=qwen2)
-    assert torch.equal(head_logits(load(tmp_path).head), head_logits(written))
+    assert same_logits(load(tmp_path).head, written)
 
 
 def test_a_tied_lm_head_is_the_heads_embeddings(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from graft.drafters.eagle3 import save
 from graft.drafters.eagle3.loader import HeadError, load_head
 from graft.drafters.eagle3.save import FORMATS, HeadFormat, save_head
-from tests.tiny_heads import head_logits, tiny_facts, tiny_head
+from tests.tiny_heads import same_logits, tiny_facts, tiny_head
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -58,7 +58,7 @@ def test_a_saved_head_is_read_back(
     assert loaded.report.format == form
     assert loaded.report.made_for == "org/t"
     assert loaded.report.fingerprint == "f" * 16
-    assert torch.equal(head_logits(loaded.head), head_logits(head))
+    assert same_logits(loaded.head, head)
     assert torch.equal(loaded.head.target_ids, head.target_ids)
     assert loaded.head.config.feature_layers == head.config.feature_layers
 
@@ -102,7 +102,7 @@ def test_a_head_is_replaced_as_a_whole(tmp_path: Path) -> None:
     for seed in (1, 2):
         save_head(tmp_path / "head", tiny_head(seed), target_name="t", fingerprint=None)
     head = load_head(tmp_path / "head", tiny_facts()).head
-    assert torch.equal(head_logits(head), head_logits(tiny_head(2)))
+    assert same_logits(head, tiny_head(2))
     assert [f.name for f in tmp_path.iterdir()] == ["head"]
 
 
@@ -118,7 +118,7 @@ def test_a_save_that_fails_leaves_the_old_head(
     with pytest.raises(OSError, match="disk full"):
         save_head(tmp_path / "head", tiny_head(2), target_name="t", fingerprint=None)
     head = load_head(tmp_path / "head", tiny_facts()).head
-    assert torch.equal(head_logits(head), head_logits(tiny_head(1)))
+    assert same_logits(head, tiny_head(1))
     assert [f.name for f in tmp_path.iterdir()] == ["head"]
 
 
@@ -144,4 +144,4 @@ def test_a_half_precision_head_keeps_its_dtype(tmp_path: Path) -> None:
     save_head(tmp_path / "head", head, target_name="t", fingerprint=None)
     loaded = load_head(tmp_path / "head", tiny_facts())
     assert loaded.report.dtype == "bfloat16"
-    assert torch.equal(head_logits(loaded.head), head_logits(head))
+    assert same_logits(loaded.head, head)

@@ -21,12 +21,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graft.attention import Step
-from graft.beam import Frontier, search
+from graft.attention import FixedStep, Step, causal
+from graft.beam import Children, Expand, Frontier, children_of, search
 from graft.cache import KVCache, LayerShape, RowShape
 from graft.drafters.base import Draft
 from graft.drafters.eagle3.head import Eagle3Head
 from graft.pruning import DraftPlan
+from graft.recordings import ROWS, Recorder, Recordings, Results
 from graft.rows import rows_at
 from graft.upload import upload
 
@@ -41,6 +42,7 @@ class Eagle3Drafter:
         embed: the target's embeddings, used where the head has none of its own.
         token_count: ids the tokenizer knows; others are never drafted.
         window: positions back that the head sees; None leaves what it was trained with.
+        recorder: records draft steps where the device gains by it; None runs them one by one.
     """
 
     name = "eagle3"
@@ -53,6 +55,7 @@ class Eagle3Drafter:
         embed: Callable[[Tensor], Tensor],
         token_count: int,
         window: int | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self.head = head
         self.feature_layers = head.config.feature_layers
@@ -67,6 +70,7 @@ class Eagle3Drafter:
         shape = head.config.num_key_value_heads, head.config.head_dim
         rows = RowShape(*shape, head.dtype, head.target_ids.device)
         self._layers = [LayerShape(rows, rows)] * head.config.num_hidden_layers
+        self._recordings = None if recorder is None else Recordings(recorder, "the head")
         self._cache: KVCache | None = None
         # Features [n, F] per slot that no row was run for yet.
         self._waiting: list[Tensor] = []
@@ -110,21 +114,22 @@ class Eagle3Drafter:
     def draft(self, history: Tensor, length: Tensor, plan: DraftPlan) -> Draft:
         """The best candidates of a beam search."""
         batch = len(length)
-        root_hidden = self._catch_up(history, batch)  # [B, H]
-        self._hidden = root_hidden.unsqueeze(1)
-        starts = self.cache.lengths[:batch]
-        begin = (length - 1).unsqueeze(1)  # the same numbers, on the device
-
-        def expand(frontier: Frontier) -> Tensor:
-            features = self.head.feedback(rows_at(self._hidden, frontier.parents))
-            step = Step(0, starts, frontier.visible, frontier.depths)
-            positions = (begin + frontier.depth - 1).expand_as(frontier.tokens)
-            words = self._words(frontier.tokens, features)
-            self._hidden = self.head(features, words, positions, step, self.cache)
-            return self._logits(self._hidden)
-
+        begin = (length - 1).unsqueeze(1)
         roots = history.gather(1, begin).squeeze(1)
-        return search(roots, self._logits(root_hidden), expand, plan, self._target_ids)
+        recordings = self._recordings
+        if recordings is not None and batch * self._ahead(batch, plan) <= ROWS:
+            first, expand = self._replayed(recordings, history, begin, plan)
+        else:
+            self._hidden = self._catch_up(history, batch)
+            first = children_of(self._logits(self._hidden), plan.beam)
+            starts = self.cache.lengths[:batch]
+
+            def expand(frontier: Frontier) -> Children:
+                step = Step(0, starts, frontier.visible, frontier.depths)
+                self._hidden, children = self._grow(self._hidden, frontier, begin, step)
+                return children
+
+        return search(roots, first, expand, plan, self._target_ids)
 
     def commit(self, paths: Sequence[Sequence[int]], features: Tensor | None) -> None:
         """Let the features of root and accepted nodes wait for the next draft."""
@@ -148,24 +153,89 @@ class Eagle3Drafter:
         self.cache.move(source, target)
         self._waiting[target] = self._waiting[source]
 
+    def _grow(
+        self, hidden: Tensor, frontier: Frontier, begin: Tensor, step: Step
+    ) -> tuple[Tensor, Children]:
+        """Run a frontier, behind h [B, n, H] of the one before; h [B, b, H] of its own.
+
+        `begin`: int64 [B, 1], committed rows of each sequence, on the device.
+        """
+        features = self.head.feedback(rows_at(hidden, frontier.parents))
+        positions = (begin + frontier.depth - 1).expand_as(frontier.tokens)
+        words = self._words(frontier.tokens, features)
+        hidden = self.head(features, words, positions, step, self.cache)
+        return hidden, children_of(self._logits(hidden), frontier.tokens.shape[1])
+
     def _catch_up(self, history: Tensor, batch: int) -> Tensor:
-        """Run the waiting features of all sequences in one forward; h of each root's row [B, H]."""
-        starts = self.cache.lengths[:batch]
-        waiting = self._waiting[:batch]
+        """Run the waiting features of all sequences in one forward; h [B, 1, H] of the roots."""
+        starts, waiting = self.cache.lengths[:batch], self._waiting[:batch]
         counts = [len(rows) for rows in waiting]
-        width = max(counts)
         fused = self.head.fuse(torch.cat(waiting)).split(counts)
         features = torch.nn.utils.rnn.pad_sequence(fused, batch_first=True)  # [B, W, H]
-        place = torch.arange(width, device=history.device)
-        first = upload(starts, history.device).unsqueeze(1)
-        # Padding reads whatever token stands there; its rows are overwritten.
-        index = (first + 1 + place).clamp(max=history.shape[1] - 1)
-        tokens = history[:batch].gather(1, index)
+        tokens = _next_tokens(history[:batch], upload(starts, history.device), max(counts))
         hidden = self._run(0, starts, features, tokens, self.head)
-        self.cache.commit(0, [range(1, count) for count in counts])
-        self._waiting[:batch] = [rows[:0] for rows in waiting]
+        self._caught_up(counts)
         last = upload(counts, history.device) - 1
-        return rows_at(hidden, last.unsqueeze(1)).squeeze(1)
+        return rows_at(hidden, last.unsqueeze(1))
+
+    def _caught_up(self, counts: Sequence[int]) -> None:
+        """Rows were run for all that waited."""
+        self.cache.commit(0, [range(1, count) for count in counts])
+        for slot in range(len(counts)):
+            self._waiting[slot] = self._waiting[slot][:0]
+
+    def _ahead(self, batch: int, plan: DraftPlan) -> int:
+        """Rows per sequence that are run at once at most."""
+        return max(plan.beam, *(len(rows) for rows in self._waiting[:batch]))
+
+    def _replayed(
+        self, recordings: Recordings, history: Tensor, begin: Tensor, plan: DraftPlan
+    ) -> tuple[Children, Expand]:
+        """As `draft` does it, in few shapes: the children of the roots, and how to go on."""
+        batch, device = len(begin), history.device
+        starts, waiting = self.cache.lengths[:batch], self._waiting[:batch]
+        counts = [len(rows) for rows in waiting]
+        width = 1 << (max(counts) - 1).bit_length()
+        self._check_length(max(starts) + max(counts))
+        # Of this whole round: rows of its frontiers stand behind those that are caught up with.
+        end = self.cache.bound(max(starts) + width + plan.depth * plan.beam)
+        recordings.hold(self.cache.addresses)
+
+        def catch_up(features: Tensor, tokens: Tensor, starts: Tensor, counts: Tensor) -> Results:
+            step = FixedStep(starts, end, *causal(batch, width, device))
+            fused = self.head.fuse(features)
+            positions = step.depths + starts.unsqueeze(1)
+            hidden = self.head(fused, self._words(tokens, fused), positions, step, self.cache)
+            hidden = rows_at(hidden, counts.unsqueeze(1) - 1)
+            return hidden, *children_of(self._logits(hidden), plan.beam)
+
+        features = torch.nn.utils.rnn.pad_sequence(waiting, batch_first=True)
+        first = upload(starts, device)
+        arguments = (
+            torch.nn.functional.pad(features, (0, 0, 0, width - max(counts))),
+            _next_tokens(history[:batch], first, width),
+            first,
+            upload(counts, device),
+        )
+        key = "catch up", batch, width, end, plan.beam
+        self._hidden, *children = recordings.run(key, catch_up, arguments)
+        self._caught_up(counts)
+        # The search keeps the first level as it is, over further runs.
+        first_level = Children(*(part.clone() for part in children))
+
+        def expand(frontier: Frontier) -> Children:
+            def grow(hidden: Tensor, begin: Tensor, *given: Tensor) -> Results:
+                again = Frontier(frontier.depth, *given)
+                step = FixedStep(begin.squeeze(1), end, again.visible, again.depths)
+                hidden, children = self._grow(hidden, again, begin, step)
+                return hidden, *children
+
+            key = "grow", *frontier.visible.shape, end, self._hidden.shape[1]
+            arguments = self._hidden, begin, *frontier[1:]
+            self._hidden, *children = recordings.run(key, grow, arguments)
+            return Children(*children)
+
+        return first_level, expand
 
     def _run(
         self,
@@ -203,3 +273,12 @@ class Eagle3Drafter:
 
     def _target_ids(self, ids: Tensor) -> Tensor:
         return self.head.target_ids[ids]
+
+
+def _next_tokens(history: Tensor, starts: Tensor, width: int) -> Tensor:
+    """int64 [B, W]: tokens behind the positions of W rows from `starts` int64 [B] on.
+
+    Padding reads whatever token stands there; its rows are overwritten.
+    """
+    index = starts.unsqueeze(1) + 1 + torch.arange(width, device=history.device)
+    return history.gather(1, index.clamp(max=history.shape[1] - 1))

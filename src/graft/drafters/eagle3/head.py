@@ -24,7 +24,7 @@ from transformers import LlamaConfig
 from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from graft.attention import Step, tree_attention
+from graft.attention import FixedStep, Step, tree_attention
 from graft.cache import KVCache
 from graft.drafters.eagle3.config import Eagle3Config
 
@@ -132,7 +132,8 @@ class Eagle3Head(nn.Module):
 
     def _turn(self, like: Tensor, positions: Tensor, step: Step) -> _Turn:
         """Of positions [B, N], all of them below the step's end."""
-        if self._moves or step.end > TABLE:
+        # A table is replaced when it grows; what is recorded may read only what stays.
+        if self._moves or step.end > TABLE or isinstance(step, FixedStep):
             return self._turn_of(like, positions)
         table = self._table
         fits = table is not None and len(table.cos) >= step.end
