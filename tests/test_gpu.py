@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from graft.cuda_graphs import recorder_for
 from graft.drafters.eagle3.drafter import Eagle3Drafter
 from graft.engine import Engine
 from graft.exactness import compare
@@ -25,15 +26,20 @@ pytestmark = [
 ]
 
 
-def cuda_target(family: str, dtype: torch.dtype) -> TransformersTarget:
-    return TransformersTarget(tiny_model(family).to("cuda", dtype), max_context=4096)
+def cuda_target(family: str, dtype: torch.dtype, *, graphs: bool = True) -> TransformersTarget:
+    model = tiny_model(family).to("cuda", dtype)
+    recorder = recorder_for(model) if graphs else None
+    return TransformersTarget(model, max_context=4096, recorder=recorder)
 
 
+@pytest.mark.parametrize("graphs", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_same_tokens_on_cuda(family: str, temperature: float, dtype: torch.dtype) -> None:
-    engine = family_engine(family, cuda_target(family, dtype))
+def test_same_tokens_on_cuda(
+    family: str, temperature: float, dtype: torch.dtype, graphs: bool
+) -> None:
+    engine = family_engine(family, cuda_target(family, dtype, graphs=graphs))
     params = SamplingParams(temperature=temperature, seed=5, max_new_tokens=48, ignore_eos=True)
     for answer in plain_answers(engine, PROMPTS, params, batch=3):
         engine.matrix.learn_text(torch.tensor(answer, device="cuda"))
@@ -68,27 +74,30 @@ def test_a_round_waits_for_the_device_once() -> None:
     assert result.stats.rounds >= 1
 
 
-def drafting_engine(dtype: torch.dtype, **settings: object) -> Engine:
+def drafting_engine(dtype: torch.dtype, *, graphs: bool = True, **settings: object) -> Engine:
     """A tiny target on CUDA with a head that knows its answers."""
     model = tiny_model("llama").to("cuda", dtype)
     head = trained_head().to("cuda")
     for weight in head.parameters():
         weight.data = weight.data.to(dtype)
+    recorder = recorder_for(model) if graphs else None
+    target = TransformersTarget(model, max_context=4096, feature_layers=LAYERS, recorder=recorder)
     return Engine(
-        TransformersTarget(model, max_context=4096, feature_layers=LAYERS),
+        target,
         byte_tokenizer(),
         name="llama",
         token_count=VOCAB_SIZE,
         eos_token_ids=(EOS_ID,),
         settings=EngineSettings(**settings),
-        drafter=Eagle3Drafter(head, model.get_input_embeddings(), VOCAB_SIZE),
+        drafter=Eagle3Drafter(head, model.get_input_embeddings(), VOCAB_SIZE, recorder=recorder),
     )
 
 
+@pytest.mark.parametrize("graphs", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("policy", ["dense", "pruned", "graft-unpruned", "graft", "graft+"])
-def test_drafting_says_the_same_on_cuda(policy: str, dtype: torch.dtype) -> None:
-    engine = drafting_engine(dtype)
+def test_drafting_says_the_same_on_cuda(policy: str, dtype: torch.dtype, graphs: bool) -> None:
+    engine = drafting_engine(dtype, graphs=graphs)
     params = SamplingParams(max_new_tokens=24, ignore_eos=True)
     for budget in (8, 60):
         found = compare(engine, PROMPTS, params, policy=policy, budget=budget, batch=3)
@@ -101,7 +110,7 @@ def test_drafting_says_the_same_on_cuda(policy: str, dtype: torch.dtype) -> None
 def test_a_drafted_round_waits_once_and_once_per_checkpoint(scope: str) -> None:
     engine = drafting_engine(torch.float32, matrix_scope=scope)
     options = {"policy": "graft", "budget": 60, "ignore_eos": True}
-    engine.generate(PROMPTS[1], max_new_tokens=8, **options)
+    engine.generate(PROMPTS[1], max_new_tokens=40, **options)  # records all that there is
     stream = engine.stream(PROMPTS[1], max_new_tokens=40, **options)
     next(stream)  # the prefill is no round
     torch.cuda.set_sync_debug_mode("warn")
@@ -114,6 +123,39 @@ def test_a_drafted_round_waits_once_and_once_per_checkpoint(scope: str) -> None:
     records = stream.results[0].stats.round_records
     allowed = sum(1 + len(record.confidence) for record in records)
     assert len(waits) <= allowed, [str(w.message) for w in waits]
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen3", "gemma2"])
+def test_forwards_are_recorded_once_and_follow_a_cache_that_grows(family: str) -> None:
+    """Prompts of several lengths, batches of several sizes and answers beyond the first capacity:
+    each as without graphs, where one sequence's tree is compared with the next one's."""
+    engines = [
+        family_engine(family, cuda_target(family, torch.float32, graphs=graphs))
+        for graphs in (True, False)
+    ]
+    for batch, tokens in ((1, 40), (3, 40), (1, 600), (2, 300), (1, 40)):
+        params = SamplingParams(max_new_tokens=tokens, ignore_eos=True)
+        found = [engine.generate(PROMPTS[:batch], params, budget=16) for engine in engines]
+        assert [r.token_ids for r in found[0]] == [r.token_ids for r in found[1]]
+    target = engines[0].target
+    assert isinstance(target, TransformersTarget)
+    assert target._recordings is not None
+    assert target._recordings._recorder is not None, "recording has not failed"
+    assert 0 < len(target._recordings) < 40
+
+
+def test_drafts_are_the_same_with_graphs_and_without() -> None:
+    engines = [drafting_engine(torch.float32, graphs=graphs) for graphs in (True, False)]
+    for prompt in PROMPTS * 2:
+        taus = []
+        for engine in engines:
+            result = engine.generate(prompt, policy="graft", budget=60, max_new_tokens=40)
+            taus.append(result.stats.tau)
+        assert taus[0] == pytest.approx(taus[1], rel=0.05)
+    for engine in engines[:1]:
+        assert isinstance(engine.drafter, Eagle3Drafter)
+        assert engine.drafter._recordings is not None
+        assert len(engine.drafter._recordings) > 2
 
 
 def test_the_lookup_runs_beside_the_draft() -> None:

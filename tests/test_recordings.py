@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -110,11 +111,15 @@ class TestRecordings:
             Recordings(TapeRecorder(), "this").run("a", lambda x: (x.view(7),), (torch.zeros(2),))
 
     def test_only_one_cuda_device_has_a_recorder(self) -> None:
-        cpu, one, two = (torch.device(name) for name in ("cpu", "cuda:0", "cuda:1"))
-        assert recorder_for(cpu) is None
-        assert recorder_for(one, one) is not None
-        assert recorder_for(one, two) is None
-        assert recorder_for(one, cpu) is None
+        def recorder(*devices: str) -> Any:
+            weights = [SimpleNamespace(device=torch.device(name)) for name in devices]
+            return recorder_for(SimpleNamespace(parameters=lambda: weights))  # type: ignore
+
+        assert recorder() is None
+        assert recorder("cpu", "cpu") is None
+        assert recorder("cuda:0", "cuda:0") is not None
+        assert recorder("cuda:0", "cuda:1") is None
+        assert recorder("cuda:0", "cpu") is None
 
 
 class TestTape:

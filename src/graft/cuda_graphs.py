@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 
 from graft.recordings import Recorder, Results
 
@@ -39,8 +40,10 @@ class CudaGraphs:
         return results, graph.replay
 
 
-def recorder_for(device: torch.device, *devices: torch.device) -> Recorder | None:
-    """A recorder where all these are one CUDA device; None elsewhere."""
-    if device.type != "cuda" or any(other != device for other in devices):
+def recorder_for(model: nn.Module) -> Recorder | None:
+    """A recorder where all of a model is on one CUDA device; None elsewhere."""
+    devices = {weight.device for weight in model.parameters()}
+    device = next(iter(devices), None)
+    if device is None or len(devices) > 1 or device.type != "cuda":
         return None
     return CudaGraphs(device)

@@ -36,6 +36,7 @@ def load(
     dtype: str | torch.dtype = "auto",
     threads: int | None = None,
     cpu_weights: Any = "auto",
+    cuda_graphs: bool = True,
     drafter: DrafterKind | None = None,
     head: str | Path | None = None,
     draft_model: str | Path | PreTrainedModel | None = None,
@@ -56,6 +57,8 @@ def load(
         threads: CPU threads of torch; None leaves torch's own choice.
         cpu_weights: "auto" packs fp16-exact weights for the fast CPU kernel; "fp32" packs none,
             "fp16" all.
+        cuda_graphs: record forwards of target and EAGLE-3 head on a CUDA device and replay them:
+            faster, for some memory and time at the first round of each shape.
         drafter: "eagle3", "model", "dflash" or "none"; None takes what `head` or `draft_model` is.
         head: checkpoint of an EAGLE-3 head or a DFlash drafter: a folder or a hub id. None takes
             the one that the package holds for the model, if any; "none" takes none.
@@ -92,6 +95,7 @@ def load(
         dtype=dtype,
         threads=threads,
         cpu_weights=cpu_weights,
+        cuda_graphs=cuda_graphs,
         progress=progress,
     )
     made = load_drafter(
@@ -150,7 +154,10 @@ def make_engine(
     layers = drafter.feature_layers if drafter is not None else ()
     try:
         target = TransformersTarget(
-            loaded.model, feature_layers=layers, max_context=loaded.max_context
+            loaded.model,
+            feature_layers=layers,
+            max_context=loaded.max_context,
+            recorder=loaded.recorder,
         )
     except ValueError as error:
         raise ModelError(f"{loaded.name} is refused: {error}") from error

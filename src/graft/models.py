@@ -21,11 +21,13 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from graft.cuda_graphs import recorder_for
 from graft.fingerprint import tokenizer_fingerprint
 from graft.hub import HUB_ID
 from graft.model_files import Loaded, TokenizerSource, read_gguf, read_pretrained
 from graft.model_list import ModelEntry, list_models
 from graft.model_support import ModelError, check_config, check_model, last_fixed_position
+from graft.recordings import Recorder
 from graft.smollm2 import ALIAS as SMOLLM2
 from graft.smollm2 import ensure_smollm2
 
@@ -66,7 +68,7 @@ class LoadedModel:
     ids from token_count to vocab_size are padding and must never be emitted. eos_token_ids: any
     of them ends a text; may be empty. max_context: most tokens of a text; None if not stated.
     is_chat: the tokenizer has a chat template. packing: what became of the CPU linears; None if
-    nothing was tried.
+    nothing was tried. recorder: of CUDA graphs, for the model and its drafter; None without.
     """
 
     model: PreTrainedModel
@@ -79,6 +81,7 @@ class LoadedModel:
     max_context: int | None
     is_chat: bool
     packing: PackReport | None = None
+    recorder: Recorder | None = None
 
     @cached_property
     def fingerprint(self) -> str:
@@ -94,6 +97,7 @@ def load_model(
     dtype: str | torch.dtype = "auto",
     threads: int | None = None,
     cpu_weights: CpuWeights = "auto",
+    cuda_graphs: bool = True,
     progress: Callable[[str], None] | None = None,
 ) -> LoadedModel:
     """Load a model by name, or take one that is loaded already.
@@ -109,6 +113,8 @@ def load_model(
         threads: torch's CPU threads for this process; None leaves them.
         cpu_weights: how linear layers keep weights on a CPU: "auto" (packed where that is
             faster), "fp16" (of a model in fp32) or "fp32" (as loaded).
+        cuda_graphs: record forwards of a model that is on one CUDA device, and replay them: faster,
+            for some memory and time at the first round of each shape.
         progress: gets one sentence before a step that takes seconds.
 
     Raises:
@@ -130,7 +136,8 @@ def load_model(
     if threads is not None:
         torch.set_num_threads(threads)
     described = _describe(loaded, name, source)
-    return replace(described, packing=_pack(loaded.model, cpu_weights))
+    recorder = recorder_for(loaded.model) if cuda_graphs else None
+    return replace(described, packing=_pack(loaded.model, cpu_weights), recorder=recorder)
 
 
 def _check_settings(threads: int | None, cpu_weights: str) -> None:

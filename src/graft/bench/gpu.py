@@ -4,7 +4,8 @@
     policies    bf16: tau, speed-up over plain decoding, where a round's time goes, and answers that
                 differ, at near-ties (excused) and otherwise
     rows        seconds of forwards over 1 to 61 rows and of draft steps, for the default model; of
-                forwards for a model of random weights in the shape of one with 8 billion parameters
+                forwards for a model of random weights in the shape of one with 8 billion
+                parameters; each with CUDA graphs and without
     memory      bytes held at most
 
 Prompts are those built in. Without a CUDA device the same is run on the CPU over less, so that it
@@ -32,6 +33,7 @@ from graft.bench.results import read_results
 from graft.bench.session import BenchSettings, opened
 from graft.bench.vital_signs import vitals_of_cases
 from graft.cost_measure import star
+from graft.cuda_graphs import recorder_for
 from graft.loader import load
 from graft.metrics import LAPS
 from graft.target import TransformersTarget
@@ -162,13 +164,17 @@ def _rows(device: str, more: dict[str, Any]) -> list[dict[str, Any]]:
     """What forwards over so many rows take, of both models."""
     model = more.get("model", {"model": DEFAULT})
     heads = more.get("heads", (None,))
-    engine = load(**{**model, "device": device, "dtype": "bfloat16"}, head=heads[0])
-    costs = engine.costs(ROWS[-1] - 1)
-    return [{"model": engine.name, **asdict(costs)}, _random_rows(device)]
+    given = {**model, "device": device, "dtype": "bfloat16", "head": heads[0]}
+    out: list[dict[str, Any]] = []
+    for graphs in (True, False) if device != "cpu" else (False,):
+        engine = load(**given, cuda_graphs=graphs)
+        costs = engine.costs(ROWS[-1] - 1)
+        out.append({"model": engine.name, "cuda_graphs": graphs, **asdict(costs)})
+    return [*out, *_random_rows(device)]
 
 
 @torch.inference_mode()
-def _random_rows(device: str) -> dict[str, Any]:
+def _random_rows(device: str) -> list[dict[str, Any]]:
     """Of a model of random weights, behind a context."""
     shape = SMALL
     if device != "cpu" and torch.cuda.get_device_properties(device).total_memory >= NEEDED:
@@ -176,14 +182,18 @@ def _random_rows(device: str) -> dict[str, Any]:
     settings: dict[str, Any] = {**shape, "dtype": torch.bfloat16}
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(LlamaConfig(**settings)).eval()
-    target = TransformersTarget(model)
-    target.open(1, 2 * CONTEXT)
-    target.prefill(0, torch.arange(CONTEXT, device=device) % shape["vocab_size"])
     root = torch.zeros(1, dtype=torch.int64, device=device)
     trees = [star(root, rows - 1, shape["vocab_size"]) for rows in ROWS]
-    verify = [min(_seconds(target, tree, device) for _ in range(REPEATS)) for tree in trees]
     parameters = sum(weight.numel() for weight in model.parameters())
-    return {"parameters": parameters, "rows": ROWS, "verify": verify}
+    recorder, out = recorder_for(model), []
+    for one in (None,) if recorder is None else (recorder, None):
+        target = TransformersTarget(model, recorder=one)
+        target.open(1, 2 * CONTEXT)
+        target.prefill(0, torch.arange(CONTEXT, device=device) % shape["vocab_size"])
+        verify = [min(_seconds(target, tree, device) for _ in range(REPEATS)) for tree in trees]
+        measured = {"rows": ROWS, "verify": verify}
+        out.append({"parameters": parameters, "cuda_graphs": one is not None, **measured})
+    return out
 
 
 def _seconds(target: TransformersTarget, tree: TokenTree, device: str) -> float:

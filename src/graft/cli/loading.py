@@ -45,6 +45,7 @@ _LOADING: Final = (
     "dtype",
     "threads",
     "cpu_weights",
+    "cuda_graphs",
     "drafter",
     "head",
     "draft_model",

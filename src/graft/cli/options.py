@@ -133,6 +133,14 @@ CpuWeightsOption = Annotated[
         rich_help_panel=_RUN,
     ),
 ]
+CudaGraphs = Annotated[
+    bool,
+    typer.Option(
+        "--cuda-graphs/--no-cuda-graphs",
+        help="On a CUDA device record forwards and replay them: faster, for some memory.",
+        rich_help_panel=_RUN,
+    ),
+]
 
 # --- drafting and retrieval ---
 Preset = Annotated[

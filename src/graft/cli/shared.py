@@ -27,6 +27,7 @@ MODEL: Final[Group] = {
     "dtype": (o.DtypeOption, o.Dtype.auto),
     "threads": (o.Threads, None),
     "cpu_weights": (o.CpuWeightsOption, o.CpuWeights.auto),
+    "cuda_graphs": (o.CudaGraphs, True),
 }
 ENGINE: Final[Group] = {
     "policy": (o.PolicyOption, None),

@@ -148,7 +148,7 @@ def _eagle3(
         _pack(head)
     embed = model.get_input_embeddings()
     assert embed is not None
-    return Eagle3Drafter(head, embed, target.token_count, window)
+    return Eagle3Drafter(head, embed, target.token_count, window, target.recorder)
 
 
 def _pack(head: torch.nn.Module) -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from graft.cuda_graphs import recorder_for
 from graft.engine import Engine
 from graft.model_support import ModelError, check_config, check_model, last_fixed_position
 from graft.probe import TOKENS, TOLERANCE
@@ -85,7 +86,9 @@ def _build(model: PreTrainedModel) -> Engine:
     check_config(model.config, name)
     check_model(model, name)
     try:
-        target = TransformersTarget(model, max_context=_last_position(model))
+        target = TransformersTarget(
+            model, max_context=_last_position(model), recorder=recorder_for(model)
+        )
     except ValueError as error:
         raise ModelError(f"{name} is refused: {error}") from error
     # Else the kept engine would keep its own key alive.
