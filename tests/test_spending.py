@@ -190,6 +190,22 @@ def test_batches_that_plain_decoding_serves_better_are_decoded_plainly() -> None
     assert all(batched(3, Costs((1, 33), (0.02, 0.03))))
 
 
+def test_a_look_that_pays_is_followed_by_more() -> None:
+    """The text changes to one that trees suit: plain rounds end with the next look."""
+    costs = Costs((1, 33), (0.02, 0.10), round=0.001)
+    spending, of, trees = Paying(PLAN, costs, Worth()), values(*[0.9] * 3).expand(4, -1), []
+    for number in range(900):
+        spending.plan(4)
+        trees.append(spending.speculates())
+        if trees[-1]:
+            spending.drafts(lambda: None)
+            spending.width(of > 0, of, 1)
+        accepted = 3 if trees[-1] and number > 400 else 0
+        spending.settle([Spent((0.5,), 0, accepted)] * 4)
+    assert sum(trees[50:400]) <= 350 // EXPLORE_BATCH + 1
+    assert all(trees[400 + EXPLORE_BATCH + 1 :])
+
+
 def test_further_sequences_cost_what_they_add() -> None:
     """Rows are free; grafting for a fifth sequence takes as long as a forward."""
     free = Costs((1, 33), (0.02, 0.02), round=0.001)

@@ -96,7 +96,12 @@ class BatchDecoder:
         lookup = Aside(lambda: grafter.look_up(roots), self._stream)
         drafting = trees and self._drafts(history, length)
         watch.lap("graft")
-        draft = self.drafter.draft(history, length, plan) if drafting else sat_out(roots, plan)
+        if drafting:
+            draft = self.drafter.draft(history, length, plan)
+        else:
+            draft = sat_out(roots, plan)
+            if self.drafter.waits:
+                self.drafter.keep_up(history, length)
         watch.lap("draft")
         grafted = grafter.graft(draft, lookup.result(), history, length)
         grafted = self._sized(grafted, draft)

@@ -35,7 +35,9 @@ from graft.worth import Worth
 # Among so many rounds one goes on at a checkpoint where it would have stopped.
 EXPLORE = 8
 # Among so many plain rounds of a batch one has trees, and not one that goes on for nothing else.
-EXPLORE_BATCH, LISTEN = 4 * EXPLORE, 3
+EXPLORE_BATCH, LISTEN = 16 * EXPLORE, 3
+# The chance of each node of a chain under which batches are given trees to begin with.
+HOPE = 0.75
 # Share of what a round takes besides that plain decoding takes too.
 PLAIN = 0.3
 # Tokens that are not worth a look: where all rows together cost less, all are verified.
@@ -161,6 +163,7 @@ class Paying:
         self._drafted = True
         self._promise: Sequence[float] = []  # none: it was not asked for, or is not known
         self._plainly = False
+        self._looking = self._again = False  # at trees where plain rounds were better
         self._curves: dict[int, list[float]] = {}
 
     def plan(self, batch: int) -> DraftPlan:
@@ -179,16 +182,18 @@ class Paying:
 
     def speculates(self) -> bool:
         """Where batches of about this size have made more tokens per second with trees than plain
-        decoding would have. One sequence alone decides by its nodes."""
-        self._plainly = False
+        decoding would have; before there were any, where trees of a good drafter could. Else there
+        is a look at trees now and then, and another one as long as they are better. One sequence
+        alone decides by its nodes."""
+        self._plainly = self._looking = False
         if self._batch == 1 or not self._sizes:
             return True
-        if self._worth.rounds % EXPLORE_BATCH == LISTEN:
-            return True
-        plain = self._batch / self._plain_seconds()
         found = self._worth.of_batch(self._batch)
-        self._plainly = found is not None and found < plain
-        return not self._plainly
+        if (self._hope() if found is None else found) >= self._plain_pace():
+            return True
+        self._looking = self._again or self._worth.rounds % EXPLORE_BATCH == LISTEN
+        self._plainly = not self._looking
+        return self._looking
 
     def drafts(self, promise: Promise) -> bool:
         """Where, after such promises, the draft has brought more tokens than its time is worth."""
@@ -228,6 +233,7 @@ class Paying:
         seconds = self._round() + drafting + self._costs.of_rows(self._rows)
         if self._batch > 1:
             self._worth.learn_batch(self._batch, tokens, seconds)
+            self._again = self._looking and tokens > self._plain_pace() * seconds
         if self._stops:
             if self._drafted:
                 for promise, one in zip(self._promise, spent, strict=False):
@@ -268,6 +274,18 @@ class Paying:
         return self._worth.pace(
             1 / (self._costs.round + self._costs.draft + self._costs.of_rows(1))
         )
+
+    def _hope(self) -> float:
+        """Tokens per second of trees whose best paths are chains of likely nodes, at best."""
+        tokens, found = 1.0, 0.0
+        for nodes, seconds in enumerate(self._curve()[1:], 1):
+            tokens += HOPE**nodes
+            found = max(found, self._batch * tokens / (self._round() + self._draft() + seconds))
+        return found
+
+    def _plain_pace(self) -> float:
+        """Tokens per second of plain decoding."""
+        return self._batch / self._plain_seconds()
 
     def _plain_seconds(self) -> float:
         """Of a round of plain decoding, which has little to do besides."""

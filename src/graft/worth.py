@@ -27,7 +27,8 @@ SIZES = 10  # of batches: 1, 2-3, 4-7, ...
 # to bring in tokens, before anything is known, and how many rounds that guess counts for.
 GUESS, GUESS_ROUNDS = 0.4, 8.0
 GUESS_DRAFT = 1.2  # tokens that a draft brings where retrieval has nothing
-BATCH_ROUNDS = 64  # of single sequences, after which batches of a size are judged
+# Rounds of single sequences after which batches of a size are judged, and that are remembered.
+BATCH_ROUNDS, BATCH_WINDOW = 32, 128
 WINDOW = 400.0  # rounds that a class remembers
 PACE_WINDOW = 300.0  # rounds that the pace remembers
 ALWAYS_STOP = 2.0  # above every confidence
@@ -109,7 +110,8 @@ class Worth:
 
     def learn_batch(self, batch: int, tokens: int, seconds: float) -> None:
         """Take in a round of several sequences with trees."""
-        _count(self._batches[:, _size(batch)], tokens, seconds)
+        window = max(BATCH_WINDOW / batch, 4)
+        _count(self._batches[:, _size(batch)], tokens, seconds, window)
 
     def learn_pace(self, tokens: int, seconds: float) -> None:
         """Take in a round of all running sequences."""

@@ -172,10 +172,13 @@ class Rounds:
         for _ in range(count):
             self.finish(self.draft())
 
+    @torch.inference_mode()
     def sit_out(self, count: int) -> None:
         """Rounds in which the drafter is not asked."""
         for _ in range(count):
+            self.poison()
             history, length = self._state()
+            self.drafter.keep_up(history, length)
             roots = history.gather(1, length.unsqueeze(1) - 1).squeeze(1)
             self.finish(sat_out(roots, self.plan))
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from graft.draft import Draft
-from graft.drafters.eagle3.drafter import Eagle3Drafter
+from graft.drafters.eagle3.drafter import FEW, MANY, Eagle3Drafter
 from graft.recordings import Recordings
 from graft.target import TransformersTarget
 from tests.exactness.head_faults import HEAD_FAULTS, HeadFault, forgotten_move
@@ -131,6 +131,11 @@ def test_rounds_that_were_sat_out(kind: str, texts: list[list[int]]) -> None:
     rounds.sit_out(3)
     rounds.turn(0, 4, 3)
     check(rounds)
+    assert isinstance(rounds.drafter, Eagle3Drafter)
+    for count in (12, 40):  # rows of its own for those that have waited long
+        rounds.sit_out(count)
+        assert all(FEW < len(rows) <= MANY + 6 for rows in rounds.drafter._waiting)
+        check(rounds)
     rounds = Rounds(kind, TEXTS)  # one leaves while features wait
     rounds.sit_out(3)
     rounds.leave(0)
@@ -239,6 +244,22 @@ def test_the_check_sees_features_of_rounds_that_were_sat_out_get_lost(
 
     monkeypatch.setattr(drafter, "commit", forgetful)
     rounds.sit_out(2)
+    assert difference(rounds, rounds.draft()) > 1e-3
+
+
+def test_the_check_sees_long_waits_that_lose_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = Rounds("eagle3", TEXTS[1:2])
+    drafter = rounds.drafter
+    assert isinstance(drafter, Eagle3Drafter)
+    remember = drafter._remember
+
+    def short(slot: int, context: torch.Tensor, count: int) -> None:
+        remember(slot, context, count)
+        drafter.cache.lengths[slot] -= 1
+        drafter._waiting[slot] = torch.cat([drafter._waiting[slot][:1], drafter._waiting[slot]])
+
+    rounds.sit_out(12)
+    monkeypatch.setattr(drafter, "_remember", short)
     assert difference(rounds, rounds.draft()) > 1e-3
 
 

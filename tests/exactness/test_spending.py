@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graft import worth
+from graft import spending, worth
 from graft.costs import Costs
 from graft.metrics import RoundRecord
 from graft.request import Result
@@ -28,7 +28,7 @@ def test_answers_where_rows_and_steps_are_dear(
     made = taught(engine(DRAFTERS[drafter]() if drafter else None, costs=DEAR), setting, batch)
     found = agree(made, setting, policy="graft+", batch=batch)
     records = rounds(found)
-    assert tau(found) > 1.2
+    assert tau(found) > 1.15
     assert sum(r.unspent_slots for r in records) > 0
     assert len({r.proposed for r in records}) > 1  # each round decides anew
     if drafter is not None:
@@ -82,8 +82,8 @@ def test_plain_decoding_where_nothing_else_pays() -> None:
 @pytest.mark.parametrize("drafter", [None, "eagle3"])
 def test_costs_are_measured_when_none_are_given(drafter: str | None) -> None:
     made = taught(engine(DRAFTERS[drafter]() if drafter else None, costs=None), "greedy")
-    agree(made, "greedy", policy="graft+")
-    assert tau(agree(made, "greedy", policy="graft+")) > 1.2
+    agree(made, "greedy", policy="graft+", batch=1)
+    assert tau(agree(made, "greedy", policy="graft+", batch=1)) > 1.2
 
 
 @pytest.mark.parametrize("part", ["contexts", "anywhere", "calibration", "depth", "budget"])
@@ -91,7 +91,7 @@ def test_without_a_part(part: Part) -> None:
     made = taught(engine(DRAFTERS["eagle3"](), costs=DEAR, without=(part,)), "greedy")
     found = agree(made, "greedy", policy="graft+")
     records = rounds(found)
-    assert tau(found) > 1.2
+    assert tau(found) > 1.15
     assert (sum(r.unspent_slots for r in records) == 0) == (part == "budget")
     assert (sum(r.context_lookups for r in records) == 0) == (part == "contexts")
     rule = "graft" if part == "depth" else "graft+"
@@ -106,6 +106,7 @@ def test_batches_that_are_decoded_plainly(
 ) -> None:
     """What a second sequence adds is more than trees can bring."""
     monkeypatch.setattr(worth, "BATCH_ROUNDS", 12)
+    monkeypatch.setattr(spending, "HOPE", 1.0)
     dear = Costs((1, 61), (0.01, 0.05), round=0.001, round_more=0.05)
     made = engine(DRAFTERS[drafter]() if drafter else None, costs=dear)
     records = []
@@ -119,6 +120,14 @@ def test_batches_that_are_decoded_plainly(
     assert 0.4 * len(together) < len(plainly) < len(together)
     assert all(r.proposed == r.draft_steps == r.rows_written == 0 for r in plainly)
     assert any(r.proposed for r in together)
+
+
+def test_batches_that_no_tree_can_serve_are_plain_from_the_first_round_on() -> None:
+    dear = Costs((1, 61), (0.01, 0.05), round=0.001, round_more=0.05)
+    made = engine(DRAFTERS["eagle3"](), costs=dear)
+    together = [r for r in rounds(agree(made, "greedy", policy="graft+", batch=3)) if r.batch > 1]
+    looks = [r for r in together if r.stage != "none"]
+    assert len(looks) <= 3 * (1 + len(together) // 3 // spending.EXPLORE_BATCH)
 
 
 @pytest.mark.parametrize("drafter", [None, "eagle3"])

@@ -46,6 +46,9 @@ class Drafter(Protocol):
     def draft(self, history: Tensor, length: Tensor, plan: DraftPlan) -> Draft:
         """Draft over the roots. `history`: int64 [B, T]. `length`: int64 [B]."""
 
+    def keep_up(self, history: Tensor, length: Tensor) -> None:
+        """In place of `draft`, for a drafter that waits, in a round that it sits out."""
+
     def commit(self, paths: Sequence[Sequence[int]], features: Tensor | None) -> None:
         """Take in the target's features [B, N, F] of the verified tree's nodes, and which of them
         were accepted: per sequence the node indices in path order, the root left out."""

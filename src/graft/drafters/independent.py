@@ -69,6 +69,9 @@ class ModelDrafter:
         roots = history.gather(1, length.unsqueeze(1) - 1).squeeze(1)
         return search(roots, first, expand, plan, lambda ids: ids)
 
+    def keep_up(self, history: Tensor, length: Tensor) -> None:
+        """Never: it drafts in every round."""
+
     def commit(self, paths: Sequence[Sequence[int]], features: Tensor | None) -> None:
         """Count what is to be caught up with."""
         for slot, path in enumerate(paths):

@@ -32,6 +32,9 @@ class NoDrafter:
         """Trees of the root alone."""
         return no_draft(history.gather(1, length.unsqueeze(1) - 1).squeeze(1), plan)
 
+    def keep_up(self, history: Tensor, length: Tensor) -> None:
+        """Nothing to do."""
+
     def commit(self, paths: Sequence[Sequence[int]], features: Tensor | None) -> None:
         """Nothing to learn."""
 

@@ -119,6 +119,9 @@ class DFlashDrafter:
         return logits.masked_fill(drafted >= self._token_count, -torch.inf)
 
     @torch.no_grad()
+    def keep_up(self, history: Tensor, length: Tensor) -> None:
+        """Never: it drafts in every round."""
+
     def commit(self, paths: Sequence[Sequence[int]], features: Tensor | None) -> None:
         """Store keys and values of the root's features and of the accepted nodes'."""
         assert features is not None, "this drafter reads the target's features"

@@ -33,6 +33,10 @@ from graft.upload import upload
 
 log = logging.getLogger("graft")
 
+# Features of a sequence that wait at most: when it drafts, since rows whose output nobody reads
+# cost a ninth where they are run apart; and in rounds that it sits out, to bound their memory.
+FEW, MANY = 16, 64
+
 
 class Eagle3Drafter:
     """Drafts with a head.
@@ -102,18 +106,13 @@ class Eagle3Drafter:
         """Run the rows whose next token is known."""
         assert features is not None
         rows = torch.cat([self._waiting[slot], features.to(self.head.dtype)])
-        start = self.cache.lengths[slot]
-        ready = min(len(rows), len(context) - 1 - start)
-        if ready > 0:
-            tokens = context[start + 1 : start + 1 + ready].unsqueeze(0)
-            fused = self.head.fuse(rows[:ready]).unsqueeze(0)
-            self._run(slot, [start], fused, tokens, self.head.remember)
-            self.cache.commit(slot, [range(1, ready)])
-        self._waiting[slot] = rows[ready:]
+        self._waiting[slot] = rows
+        self._remember(slot, context, min(len(rows), len(context) - 1 - self.cache.lengths[slot]))
 
     def draft(self, history: Tensor, length: Tensor, plan: DraftPlan) -> Draft:
         """The best candidates of a beam search."""
         batch = len(length)
+        self._shorten(history, batch, FEW)
         begin = (length - 1).unsqueeze(1)
         roots = history.gather(1, begin).squeeze(1)
         recordings = self._recordings
@@ -130,6 +129,10 @@ class Eagle3Drafter:
                 return children
 
         return search(roots, first, expand, plan, self._target_ids)
+
+    def keep_up(self, history: Tensor, length: Tensor) -> None:
+        """Let no more than some features wait."""
+        self._shorten(history, len(length), MANY)
 
     def commit(self, paths: Sequence[Sequence[int]], features: Tensor | None) -> None:
         """Let the features of root and accepted nodes wait for the next draft."""
@@ -152,6 +155,23 @@ class Eagle3Drafter:
         """Move rows and waiting features."""
         self.cache.move(source, target)
         self._waiting[target] = self._waiting[source]
+
+    def _shorten(self, history: Tensor, batch: int, most: int) -> None:
+        """Where more than `most` features wait, run the rows of all but the last one."""
+        for slot in range(batch):
+            if len(self._waiting[slot]) > most:
+                self._remember(slot, history[slot], len(self._waiting[slot]) - 1)
+
+    def _remember(self, slot: int, context: Tensor, count: int) -> None:
+        """Run rows for the first `count` features that wait, for their keys and values alone."""
+        if count < 1:
+            return
+        start, waiting = self.cache.lengths[slot], self._waiting[slot]
+        tokens = context[start + 1 : start + 1 + count].unsqueeze(0)
+        fused = self.head.fuse(waiting[:count]).unsqueeze(0)
+        self._run(slot, [start], fused, tokens, self.head.remember)
+        self.cache.commit(slot, [range(1, count)])
+        self._waiting[slot] = waiting[count:]
 
     def _grow(
         self, hidden: Tensor, frontier: Frontier, begin: Tensor, step: Step
