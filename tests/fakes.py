@@ -113,6 +113,7 @@ class FakeTarget:
         self._last: TokenTree | None = None  # the tree of the last verify
         self.openings = 0
         self.forwards = 0  # calls of prefill and verify
+        self.row_bytes = 4 * self.vocab_size
 
     def law(self, tokens: Sequence[int]) -> Tensor:
         """Logits [V] after `tokens`, computed directly: what `verify` must say of that path."""

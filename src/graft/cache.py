@@ -81,6 +81,11 @@ class KVCache(Cache):
         return sum(t.numel() * t.element_size() for t in self._storage)
 
     @property
+    def row_bytes(self) -> int:
+        """Memory that a token takes."""
+        return self.bytes // (self.slots * self.capacity)
+
+    @property
     def addresses(self) -> tuple[int, ...]:
         """Where its memory is: others after it has grown."""
         return tuple(t.data_ptr() for t in self._storage)

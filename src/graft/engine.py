@@ -22,6 +22,7 @@ from graft.costs import Costs
 from graft.decoder import BatchDecoder, Observer
 from graft.drafters.base import Drafter
 from graft.fingerprint import tokenizer_fingerprint
+from graft.footprint import Part
 from graft.grafter import Grafter
 from graft.matrix import AdjacencyMatrix
 from graft.matrix_file import save_matrix
@@ -285,6 +286,13 @@ class Engine:
         """
         fingerprint = tokenizer_fingerprint(self.tokenizer, self.token_count)
         save_matrix(path, self.matrix, fingerprint, model=self.name)
+
+    def footprint(self) -> list[Part]:
+        """Memory held besides what plain decoding of the model would hold, part by part: what was
+        made so far, and the rows and logits of a sequence's largest tree."""
+        drafter = [] if self.drafter is None else self.drafter.footprint()
+        tree = Part("a tree", self._chosen().plan.budget * self.target.row_bytes)
+        return [*self.memory.footprint(), *drafter, tree]
 
     @contextmanager
     def borrow_target(self) -> Iterator[Target]:

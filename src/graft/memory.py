@@ -14,6 +14,7 @@ from torch import Tensor
 from graft.contexts import ORDERS, ROWS, ContextTable
 from graft.estimates import Estimates
 from graft.evidence import Cells
+from graft.footprint import Part
 from graft.matrix import AdjacencyMatrix
 from graft.prior import default_prior
 from graft.worth import Worth
@@ -62,6 +63,13 @@ class Memory:
             prior = default_prior(self.cells)
             self._estimates = Estimates(prior, self.cells.voice, shares=not self._private)
         return self._estimates
+
+    def footprint(self) -> list[Part]:
+        """What it holds in memory, as far as it was made."""
+        parts = [Part("matrix", self.matrix.bytes)]
+        if self._contexts is not None:
+            parts.append(Part("contexts", self._contexts.bytes))
+        return parts
 
     def clear(self) -> None:
         """Forget everything."""

@@ -53,6 +53,10 @@ class Target(Protocol):
     device: torch.device
     openings: int  # how often it was opened, so that users can tell that others came between
 
+    @property
+    def row_bytes(self) -> int:
+        """Memory of a token in its cache, and of the logits behind it."""
+
     def open(self, slots: int, capacity: int) -> None:
         """Forget everything and make room for `slots` sequences of `capacity` tokens."""
 
@@ -141,6 +145,12 @@ class TransformersTarget:
         if self._cache is None or not self._cache.serves(slots, capacity):
             self._cache = None  # frees the old one first
             self._cache = KVCache(self.layers, slots, capacity)
+
+    @property
+    def row_bytes(self) -> int:
+        rows = [shape for layer in self.layers for shape in layer]
+        size = sum(s.heads * s.dim * s.dtype.itemsize for s in rows)
+        return size + self.vocab_size * self.model.dtype.itemsize
 
     def length(self, slot: int) -> int:
         return self.cache.lengths[slot]

@@ -23,6 +23,7 @@ from transformers.pytorch_utils import Conv1D
 
 from graft.bench.tables import milliseconds, number, table
 from graft.costs import Costs
+from graft.footprint import Part
 from graft.linear import PackedLinear, pack_linears
 from graft.linear_bf16 import Bf16Linear, pack_bf16
 
@@ -126,6 +127,19 @@ def floor_table(lines: Sequence[Line], machine: Machine) -> str:
             table(header, rows),
         ]
     )
+
+
+def footprint_table(parts: Sequence[Part]) -> str:
+    """What an engine holds besides what plain decoding would, as Markdown."""
+    rows = [
+        [
+            part.what,
+            f"{part.bytes / 1e6:.1f}",
+            f"{part.per_token / 1e3:.1f}" if part.per_token else "",
+        ]
+        for part in [*parts, Part("together", sum(part.bytes for part in parts))]
+    ]
+    return table(["memory besides plain decoding's", "MB", "KB per token"], rows)
 
 
 def _fastest(run: Callable[[], Tensor], device: torch.device) -> float:

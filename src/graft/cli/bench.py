@@ -187,7 +187,7 @@ def floor_command(
 
     # Without a profile: what one has of this machine was measured another day.
     engine = load_engine(context.params | {"policy": "graft+", "profile": "none"}, quiet=quiet)
-    from graft.bench.floor import floor_table, lines_of, measure_machine, work_of
+    from graft.bench.floor import floor_table, footprint_table, lines_of, measure_machine, work_of
     from graft.drafters.eagle3.drafter import Eagle3Drafter
     from graft.target import TransformersTarget
 
@@ -200,7 +200,8 @@ def floor_command(
     machine = measure_machine(target, engine.target.device)
     beam = engine.settings.plan("graft+", budget).beam
     lines = lines_of(costs, work_of(target), step, beam)
-    for line in floor_table(lines, machine).splitlines():
+    tables = floor_table(lines, machine), footprint_table(engine.footprint())
+    for line in "\n\n".join(tables).splitlines():
         Screen(sys.stdout).line(line)
 
 

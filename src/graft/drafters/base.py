@@ -15,6 +15,7 @@ from typing import Protocol
 from torch import Tensor
 
 from graft.draft import Draft, no_draft
+from graft.footprint import Part
 from graft.pruning import DraftPlan
 
 __all__ = ["Draft", "Drafter", "no_draft"]
@@ -59,3 +60,6 @@ class Drafter(Protocol):
 
     def move(self, source: int, target: int) -> None:
         """Put the sequence of slot `source` into slot `target`."""
+
+    def footprint(self) -> list[Part]:
+        """What it holds in memory."""

@@ -18,6 +18,7 @@ from torch import Tensor
 from graft.attention import Step
 from graft.beam import Children, Frontier, children_of, search
 from graft.drafters.base import Draft
+from graft.footprint import Part, of_drafter
 from graft.pruning import DraftPlan
 from graft.target import TransformersTarget
 from graft.upload import upload
@@ -85,6 +86,11 @@ class ModelDrafter:
         """Move rows."""
         self.model.move(source, target)
         self._ahead[target] = self._ahead[source]
+
+    def footprint(self) -> list[Part]:
+        """Weights and cache."""
+        cache = self.model.cache if self._ahead else None
+        return of_drafter("draft model", self.model.model, cache)
 
     def _catch_up(self, history: Tensor, batch: int) -> Tensor:
         """Run what was committed since; logits [B, V] behind the roots."""

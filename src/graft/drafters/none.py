@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from graft.drafters.base import Draft, no_draft
+from graft.footprint import Part
 from graft.pruning import DraftPlan
 
 
@@ -43,3 +44,7 @@ class NoDrafter:
 
     def move(self, source: int, target: int) -> None:
         """Nothing to move."""
+
+    def footprint(self) -> list[Part]:
+        """Nothing."""
+        return []

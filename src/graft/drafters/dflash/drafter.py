@@ -20,6 +20,7 @@ from graft.cache import LayerShape, RowShape
 from graft.draft import Draft, no_draft
 from graft.drafters.dflash.model import DFlashModel, block_steps
 from graft.drafters.dflash.store import ContextStore
+from graft.footprint import Part, of_drafter
 from graft.pruning import DraftPlan
 from graft.ranking import first_argmax
 from graft.tree import Source, TokenTree
@@ -139,6 +140,10 @@ class DFlashDrafter:
     def move(self, source: int, target: int) -> None:
         """Copy the rows of one slot into another."""
         self.store.move(source, target)
+
+    def footprint(self) -> list[Part]:
+        """Weights and cache; embeddings and output layer are the target's."""
+        return of_drafter("drafter", self.model, self._store)
 
     def _take(self, first: int, features: Tensor, counts: Sequence[int]) -> None:
         """Store features [B, W, F], of which `counts` rows count, behind what is known."""

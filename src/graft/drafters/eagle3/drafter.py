@@ -26,6 +26,7 @@ from graft.beam import Children, Expand, Frontier, children_of, search
 from graft.cache import KVCache, LayerShape, RowShape
 from graft.drafters.base import Draft
 from graft.drafters.eagle3.head import Eagle3Head
+from graft.footprint import Part, of_drafter
 from graft.pruning import DraftPlan
 from graft.recordings import ROWS, Recorder, Recordings, Results
 from graft.rows import rows_at
@@ -155,6 +156,10 @@ class Eagle3Drafter:
         """Move rows and waiting features."""
         self.cache.move(source, target)
         self._waiting[target] = self._waiting[source]
+
+    def footprint(self) -> list[Part]:
+        """Weights and cache."""
+        return of_drafter("head", self.head, self._cache)
 
     def _shorten(self, history: Tensor, batch: int, most: int) -> None:
         """Where more than `most` features wait, run the rows of all but the last one."""
