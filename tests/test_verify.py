@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from graft import verify
 from graft.tree import TokenTree, root_tree
-from graft.verify import Walk, walk
+from graft.verify import Walk, walk, walk_on_device
 from tests.random_trees import FIVE, make_tree, trees
 
 VOCAB = 16
@@ -35,6 +37,15 @@ def histories(tree: TokenTree, lengths: Sequence[int], room: int = 12) -> tuple[
         history[row, :length] = torch.arange(length)
         history[row, length - 1] = tree.tokens[row, 0]
     return history, torch.tensor(lengths)
+
+
+@pytest.fixture(autouse=True, scope="module", params=["host", "device"])
+def either_way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every test here is one of both ways to walk."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "device":
+            patch.setattr(verify, "_walk_on_host", walk_on_device)
+        yield
 
 
 def greedy_walk(tree: TokenTree, tokens: Sequence[Sequence[int]]) -> tuple[Walk, list[list[int]]]:

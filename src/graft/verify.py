@@ -53,7 +53,7 @@ def walk(
     choose: Choose,
     ends: Ends | None = None,
 ) -> Walk:
-    """Walk every tree of the batch, level by level.
+    """Walk every tree of the batch, level by level; on a CPU in the host's own numbers.
 
     Args:
         tree: B trees of N nodes.
@@ -65,6 +65,19 @@ def walk(
         ends: where given, rows stop at a token that ends their request (needed where drawing
             has side effects, such as a user's stateful processor).
     """
+    way = _walk_on_host if tree.tokens.device.type == "cpu" else walk_on_device
+    return way(tree, logits, history, length, choose, ends)
+
+
+def walk_on_device(
+    tree: TokenTree,
+    logits: Tensor,
+    history: Tensor,
+    length: Tensor,
+    choose: Choose,
+    ends: Ends | None = None,
+) -> Walk:
+    """`walk` without a look at any number: all levels of the deepest path are walked."""
     rows = torch.arange(tree.batch, device=tree.tokens.device)
     node = torch.zeros_like(length)
     alive = torch.ones_like(length, dtype=torch.bool)
@@ -85,9 +98,6 @@ def walk(
             alive = alive & ~ends(token, here)
         node = torch.where(alive, child, node)
         accepted = accepted + alive
-        # Looking is free on a CPU; elsewhere it would wait for the device.
-        if alive.device.type == "cpu" and not bool(alive.any()):
-            break
     return Walk(torch.stack(nodes, 1), torch.stack(drawn, 1), accepted)
 
 
@@ -96,3 +106,49 @@ def _child(tree: TokenTree, node: Tensor, token: Tensor) -> tuple[Tensor, Tensor
     match = (tree.parents == node.unsqueeze(1)) & (tree.tokens == token.unsqueeze(1)) & tree.used
     match[:, 0] = False  # the root is nobody's child
     return match.to(torch.uint8).argmax(1), match.any(1)
+
+
+def _walk_on_host(
+    tree: TokenTree,
+    logits: Tensor,
+    history: Tensor,
+    length: Tensor,
+    choose: Choose,
+    ends: Ends | None = None,
+) -> Walk:
+    """`walk` where looking is free: it ends with the last path, and children are found by hand."""
+    rows, below = range(tree.batch), _children(tree) if tree.max_depth else []
+    node, alive, accepted = [0] * tree.batch, [True] * tree.batch, [0] * tree.batch
+    nodes: list[list[int]] = []
+    drawn: list[Tensor] = []
+    index = torch.arange(tree.batch)
+    for level in range(tree.max_depth + 1):
+        here = length + level
+        at, on = torch.tensor(node), torch.tensor(alive)
+        token = choose(logits[index, at], history, here, on)
+        # A finished row keeps what stands there.
+        going = slice(None) if all(alive) else on
+        history[index[going], here[going]] = token[going]
+        nodes.append(node)
+        drawn.append(token)
+        if level == tree.max_depth:
+            break
+        over = ends(token, here).tolist() if ends is not None else [False] * tree.batch
+        child = [below[b].get((node[b], said), 0) for b, said in enumerate(token.tolist())]
+        alive = [alive[b] and child[b] > 0 and not over[b] for b in rows]
+        if not any(alive):
+            break
+        node = [child[b] if alive[b] else node[b] for b in rows]
+        accepted = [accepted[b] + alive[b] for b in rows]
+    return Walk(torch.tensor(nodes).T, torch.stack(drawn, 1), torch.tensor(accepted))
+
+
+def _children(tree: TokenTree) -> list[dict[tuple[int, int], int]]:
+    """Per sequence, the node below a parent that holds a token."""
+    out = []
+    for tokens, parents, count in zip(
+        tree.tokens.tolist(), tree.parents.tolist(), tree.used.sum(1).tolist(), strict=True
+    ):
+        edges = zip(parents[1:count], tokens[1:count], strict=True)
+        out.append({edge: node for node, edge in enumerate(edges, 1)})
+    return out

@@ -95,7 +95,13 @@ def token_alone(patch: Patch, engine: Engine) -> None:
         match[:, 0] = False
         return match.to(torch.uint8).argmax(1), match.any(1)
 
+    class Anywhere(dict[tuple[int, int], int]):
+        def get(self, edge: tuple[int, int], otherwise: int) -> int:  # type: ignore[override]
+            return next((node for (_, held), node in self.items() if held == edge[1]), otherwise)
+
+    children = verify._children
     patch.setattr(verify, "_child", anywhere)
+    patch.setattr(verify, "_children", lambda tree: [Anywhere(each) for each in children(tree)])
 
 
 # (p [B, V], token drawn [B], children's probabilities [B, N], 0 elsewhere) -> node or -1 [B]
