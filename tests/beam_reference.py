@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from graft import beam
-from graft.beam import Frontier
+from graft import frontier as frontier_module
 from graft.draft import Draft
+from graft.frontier import Frontier
 from graft.pruning import DraftPlan
 from graft.ranking import best_scores
 from graft.tree import Source
@@ -141,8 +142,8 @@ def search_logits(
     """A search by logits: of the roots [B, V'], and of frontiers [B, b, V']."""
     return beam.search(
         roots,
-        beam.children_of(first.unsqueeze(1), plan.beam),
-        lambda frontier: beam.children_of(expand(frontier), frontier.tokens.shape[1]),
+        frontier_module.children_of(first.unsqueeze(1), plan.beam),
+        lambda frontier: frontier_module.children_of(expand(frontier), frontier.tokens.shape[1]),
         plan,
         target_ids,
     )

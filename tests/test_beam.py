@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,9 +12,19 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from graft import beam as beam_module
-from graft.beam import Children
+from graft import frontier as frontier_module
+from graft import host_beam
+from graft.frontier import Children
 from graft.pruning import DraftPlan, dense
 from tests.beam_reference import BROKEN, CERTAIN, INF, RICH, Path, check, law_of, search_logits
+
+
+@pytest.fixture(autouse=True, scope="module", params=["host", "device"])
+def either_way(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Every test here is one of both ways to search."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(beam_module, "SEQUENCES", 99 if request.param == "host" else 0)
+        yield request.param
 
 
 @st.composite
@@ -76,19 +88,20 @@ def test_another_order_of_equals_would_be_seen(
     law = law_of(5, 4, RICH, certain=certain)
     check(law, dense(12, 3, 4), 2)
     monkeypatch.setattr(beam_module, "_order", reverse_ties)
+    monkeypatch.setattr(host_beam, "_order", lambda s: reverse_ties(torch.tensor([s]))[0].tolist())
     with pytest.raises(AssertionError):
         check(law, dense(12, 3, 4), 2)
 
 
 def test_a_score_above_its_parent_s_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    children = beam_module.children_of
+    children = frontier_module.children_of
     law = law_of(5, 4, RICH)
 
     def rising(logits: Tensor, beam: int) -> Children:
         scores, ids = children(logits, beam)
         return Children(scores + 1, ids)
 
-    monkeypatch.setattr(beam_module, "children_of", rising)
+    monkeypatch.setattr(frontier_module, "children_of", rising)
     with pytest.raises(AssertionError, match="a parent stands before its children"):
         check(law, dense(12, 3, 4), 2)
 
@@ -175,7 +188,10 @@ class CountReads(TorchFunctionMode):
 
 
 @pytest.mark.parametrize("marks", [(), (0,), (0, 1, 3)])
-def test_the_host_reads_once_per_checkpoint(marks: tuple[int, ...]) -> None:
+def test_the_host_reads_once_per_checkpoint(
+    marks: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beam_module, "SEQUENCES", 0)
     plan = DraftPlan(20, 3, 5, marks, (0.0,) * len(marks), (20,) * (len(marks) + 1))
     first, more = torch.randn(2, 50), torch.randn(2, 3, 50)
     with CountReads() as reads:

@@ -21,37 +21,14 @@ import torch
 from torch import Tensor
 
 from graft.draft import Draft
+from graft.frontier import Children, Expand, Frontier
+from graft.host_beam import search_on_host
 from graft.pruning import DraftPlan
-from graft.ranking import best_scores
 from graft.rows import rows_at
 from graft.tree import Source, TokenTree
 from graft.upload import upload
 
-
-class Frontier(NamedTuple):
-    """The nodes that the draft model expands next: b per sequence, all of one depth."""
-
-    depth: int
-    tokens: Tensor  # int64 [B, b]
-    parents: Tensor  # int64 [B, b] row of the parent in the frontier before; 0 at depth 1
-    visible: Tensor  # bool [B, b, depth * b] rows of all frontiers so far on each node's path
-
-    @property
-    def depths(self) -> Tensor:
-        """int64 [B, depth * b]: depth of the rows of all frontiers so far, from 0 on."""
-        batch, beam = self.tokens.shape
-        depths = torch.arange(self.depth, device=self.tokens.device)
-        return depths.repeat_interleave(beam).expand(batch, -1)
-
-
-class Children(NamedTuple):
-    """The likeliest tokens behind each of n nodes, [B, n, b] each."""
-
-    scores: Tensor  # float32 log-probabilities, <= 0
-    ids: Tensor  # int64, of the draft vocabulary
-
-
-Expand = Callable[[Frontier], Children]
+SEQUENCES = 4  # of a batch on a CPU, up to which the host's own numbers are faster
 
 
 class _Level(NamedTuple):
@@ -79,6 +56,8 @@ def search(
         target_ids: from ids of the draft vocabulary to the target's.
     """
     batch, device = len(roots), roots.device
+    if device.type == "cpu" and batch <= SEQUENCES:
+        return search_on_host(roots, first, expand, plan, target_ids)
     beam = first.ids.shape[-1]
     stop = _Stop(plan, batch, device)
     tokens, scores = target_ids(first.ids).squeeze(1), first.scores.squeeze(1)
@@ -131,17 +110,6 @@ class _Stop:
         self.stage = torch.where(stopped, mark, self.stage)
         self.active = self.active & ~stopped
         return not bool(self.active.any())
-
-
-def children_of(logits: Tensor, beam: int) -> Children:
-    """The `beam` likeliest tokens, or all there are, by logits [B, n, V'] of the draft model."""
-    flat = logits.flatten(0, 1).float()
-    values, ids = best_scores(flat, min(beam, flat.shape[1]))
-    scores = (values - flat.logsumexp(1, keepdim=True)).clamp(max=0.0)
-    # A draft model may overflow: what is no number is worth nothing, and the output stays right.
-    scores = scores.nan_to_num(nan=-torch.inf, neginf=-torch.inf)
-    shape = (*logits.shape[:2], -1)
-    return Children(scores.view(shape), ids.view(shape))
 
 
 def _order(scores: Tensor) -> Tensor:

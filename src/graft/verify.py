@@ -120,27 +120,37 @@ def _walk_on_host(
     rows, below = range(tree.batch), _children(tree) if tree.max_depth else []
     node, alive, accepted = [0] * tree.batch, [True] * tree.batch, [0] * tree.batch
     nodes: list[list[int]] = []
-    drawn: list[Tensor] = []
-    index = torch.arange(tree.batch)
+    drawn: list[list[int]] = []
+    flat = logits.flatten(0, 1)
+    going = torch.ones(tree.batch, dtype=torch.bool)
     for level in range(tree.max_depth + 1):
         here = length + level
-        at, on = torch.tensor(node), torch.tensor(alive)
-        token = choose(logits[index, at], history, here, on)
+        places = [b * tree.width + node[b] for b in rows]
+        # One row is looked at where it stands; several are copied together.
+        first = places[0]
+        seen = flat[first : first + 1] if tree.batch == 1 else flat[places]
+        token = choose(seen, history, here, going)
         # A finished row keeps what stands there.
-        going = slice(None) if all(alive) else on
-        history[index[going], here[going]] = token[going]
+        written = (
+            token if all(alive) else token.where(going, history.gather(1, here[:, None])[:, 0])
+        )
+        history.scatter_(1, here.unsqueeze(1), written.unsqueeze(1))
+        said = token.tolist()
         nodes.append(node)
-        drawn.append(token)
+        drawn.append(said)
         if level == tree.max_depth:
             break
         over = ends(token, here).tolist() if ends is not None else [False] * tree.batch
-        child = [below[b].get((node[b], said), 0) for b, said in enumerate(token.tolist())]
-        alive = [alive[b] and child[b] > 0 and not over[b] for b in rows]
+        child = [below[b].get((node[b], said[b]), 0) for b in rows]
+        before, alive = alive, [alive[b] and child[b] > 0 and not over[b] for b in rows]
         if not any(alive):
             break
+        if alive != before:
+            going = torch.tensor(alive)
         node = [child[b] if alive[b] else node[b] for b in rows]
         accepted = [accepted[b] + alive[b] for b in rows]
-    return Walk(torch.tensor(nodes).T, torch.stack(drawn, 1), torch.tensor(accepted))
+    walked = torch.tensor([nodes, drawn]).transpose(1, 2)
+    return Walk(walked[0], walked[1], torch.tensor(accepted))
 
 
 def _children(tree: TokenTree) -> list[dict[tuple[int, int], int]]:

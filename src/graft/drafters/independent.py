@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from graft.attention import Step
-from graft.beam import Children, Frontier, children_of, search
+from graft.beam import search
 from graft.drafters.base import Draft
 from graft.footprint import Part, of_drafter
+from graft.frontier import Children, Frontier, children_of
 from graft.pruning import DraftPlan
 from graft.target import TransformersTarget
 from graft.upload import upload

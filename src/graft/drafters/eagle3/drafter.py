@@ -22,11 +22,12 @@ import torch
 from torch import Tensor
 
 from graft.attention import FixedStep, Step, causal
-from graft.beam import Children, Expand, Frontier, children_of, search
+from graft.beam import search
 from graft.cache import KVCache, LayerShape, RowShape
 from graft.drafters.base import Draft
 from graft.drafters.eagle3.head import Eagle3Head
 from graft.footprint import Part, of_drafter
+from graft.frontier import Children, Expand, Frontier, children_of
 from graft.pruning import DraftPlan
 from graft.recordings import ROWS, Recorder, Recordings, Results
 from graft.rows import rows_at
