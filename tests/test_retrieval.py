@@ -3,7 +3,7 @@ belong to one slot each."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from graft import retrieval
 from graft.draft import no_draft
 from graft.grafting import graft
 from graft.matrix import EMPTY, AdjacencyMatrix
@@ -25,6 +26,14 @@ from tests.random_trees import make_tree, path_of, tables, templates, trees
 CPU = torch.device("cpu")
 TOKENS, K = 16, 4
 BUSHY = Template(((0,), (1,), (0, 0), (0, 1), (1, 0), (2,), (0, 0, 0), (1, 0, 3), (3,)))
+
+
+@pytest.fixture(autouse=True, scope="module", params=["host", "device"])
+def either_way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every test here is one of both ways to write rows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(retrieval, "SEQUENCES", 99 if request.param == "host" else 0)
+        yield
 
 
 def retriever(

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from graft import retrieval
 from graft.matrix import EMPTY
 from graft.settings import PromptLearning
 from graft.tree import root_tree
@@ -107,6 +108,7 @@ def test_a_moved_sequence_keeps_its_table_and_the_next_one_starts_empty() -> Non
 
 
 def test_a_round_copies_nothing_to_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retrieval, "SEQUENCES", 0)  # as off a CPU
     source = retriever(learning="text", count=2)
     source.move(1, 0)
     tree, logits = root_tree(torch.tensor([4, 5])), torch.rand(2, 1, TOKENS)

@@ -90,9 +90,13 @@ class AdjacencyMatrix:
         same = tokens.unsqueeze(1) == tokens
         beaten = (same & (priority > priority.unsqueeze(1))).any(1) | (priority < 0)
         rows = torch.where(beaten, len(self.ids) - 1, tokens)
+        self.put(rows, best)
+        return (~beaten).sum()
+
+    def put(self, rows: Tensor, best: Best) -> None:
+        """Set whole rows int64 [E] to best [E, k]."""
         self.ids[rows] = best.ids.to(self.ids.dtype)
         self.chances[rows] = best.chances.to(self.chances.dtype)
-        return (~beaten).sum()
 
     def learn_text(self, tokens: Tensor, table: int = 0) -> None:
         """Put what followed each token of a text in front of its row: most recent first. [ours]

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 # Takes (tokens [m], logits [m, V]) of a chunk of a prompt.
 Observer = Callable[[Tensor, Tensor], None]
 
+SEQUENCES = 6  # of a batch on a CPU, up to which the host's own numbers are faster
+
 
 class Shape(NamedTuple):
     """The template nodes of all stages together; node 0 is where the lookup starts."""
@@ -120,6 +122,13 @@ class MatrixMemory:
         """
         batch, width = tree.tokens.shape
         device = tree.tokens.device
+        flat = Best(*(part.flatten(0, 1) for part in best))
+        if device.type == "cpu" and batch <= SEQUENCES:
+            winners = _winners(self._rows(tree.tokens), walk, known)
+            places = torch.tensor(list(winners.values()), dtype=torch.int64)
+            taken = torch.tensor(list(winners), dtype=torch.int64)
+            self.matrix.put(taken, Best(*(part[places] for part in flat)))
+            return torch.tensor(len(winners))
         order = torch.arange(width, device=device).expand(batch, width)
         level = torch.arange(walk.nodes.shape[1], device=device).expand_as(walk.nodes)
         # Levels past the last accepted one repeat its node; `amax` with a smaller value is void.
@@ -129,7 +138,6 @@ class MatrixMemory:
         sequence = torch.arange(batch, device=device).unsqueeze(1)
         priority = torch.where(known, sequence * 2 * width + rank, -1)
         rows = self._rows(tree.tokens).flatten()
-        flat = Best(*(part.flatten(0, 1) for part in best))
         return self.matrix.write(rows, flat, priority.flatten())
 
     def admit(self, slot: int, tokens: Tensor) -> Observer | None:
@@ -203,6 +211,18 @@ class MatrixRetriever(MatrixMemory):
             found[:, nodes], tokens[:, nodes] = there, level.where(there, 0)
             rows = self._rows(tokens)
         return Retrieved(tokens, found, shape)
+
+
+def _winners(rows: Tensor, walk: Walk, known: Tensor) -> dict[int, int]:
+    """Rows of the matrix and the nodes, counted through the batch, that write them."""
+    out: dict[int, int] = {}
+    parts = (part.tolist() for part in (rows, known, walk.nodes, walk.accepted))
+    for row, (names, is_known, nodes, accepted) in enumerate(zip(*parts, strict=True)):
+        # Later ones win: accepted nodes by depth behind all others in tree order.
+        path = nodes[: accepted + 1]
+        others = [node for node in range(len(names)) if node not in path]
+        out |= {names[n]: row * len(names) + n for n in (*others, *path) if is_known[n]}
+    return out
 
 
 def _shape(templates: Sequence[Template], device: torch.device) -> Shape:
