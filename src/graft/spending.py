@@ -36,8 +36,9 @@ from graft.worth import Worth
 EXPLORE = 8
 # Among so many plain rounds of a batch one has trees, and not one that goes on for nothing else.
 EXPLORE_BATCH, LISTEN = 16 * EXPLORE, 3
-# The chance of each node of a chain under which batches are given trees to begin with.
-HOPE = 0.75
+# The chance of each node of a chain under which batches are given trees to begin with, and how many
+# times as many tokens per second as plain rounds trees must make: their costs are more uncertain.
+HOPE, SURE = 0.75, 1.05
 # Share of what a round takes besides that plain decoding takes too.
 PLAIN = 0.3
 # Tokens that are not worth a look: where all rows together cost less, all are verified.
@@ -181,16 +182,15 @@ class Paying:
         return replace(self._plan, thresholds=tuple(thresholds))
 
     def speculates(self) -> bool:
-        """Where batches of about this size have made more tokens per second with trees than plain
-        decoding would have; before there were any, where trees of a good drafter could. Else there
-        is a look at trees now and then, and another one as long as they are better. One sequence
-        alone decides by its nodes."""
+        """Where batches of about this size have made clearly more tokens per second with trees than
+        plain decoding would have; before there were any, where trees of a good drafter could. Else
+        there is a look at trees now and then, and another one as long as they are better. One
+        sequence alone decides by its nodes."""
         self._plainly = self._looking = False
         if self._batch == 1 or not self._sizes:
             return True
         found = self._worth.of_batch(self._batch)
-        # Where nothing is lost by trees the sums may differ in their last bits.
-        if (self._hope() if found is None else found) > self._plain_pace() * (1 - 1e-6):
+        if (self._hope() if found is None else found) > self._plain_pace() * SURE:
             return True
         self._looking = self._again or self._worth.rounds % EXPLORE_BATCH == LISTEN
         self._plainly = not self._looking
@@ -234,7 +234,7 @@ class Paying:
         seconds = self._round() + drafting + self._costs.of_rows(self._rows)
         if self._batch > 1:
             self._worth.learn_batch(self._batch, tokens, seconds)
-            self._again = self._looking and tokens > self._plain_pace() * seconds
+            self._again = self._looking and tokens > SURE * self._plain_pace() * seconds
         if self._stops:
             if self._drafted:
                 for promise, one in zip(self._promise, spent, strict=False):

@@ -77,6 +77,7 @@ def freeze(engine: Engine) -> None:
     """The matrix stays as it is."""
     nothing = torch.zeros((), dtype=torch.int64)
     engine.matrix.write = lambda *_: nothing  # type: ignore[method-assign]
+    engine.matrix.put = lambda *_: None  # type: ignore[method-assign]
     engine.matrix.learn_text = lambda *_: None  # type: ignore[method-assign]
 
 

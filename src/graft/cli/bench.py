@@ -200,6 +200,7 @@ def floor_command(
     machine = measure_machine(target, engine.target.device)
     beam = engine.settings.plan("graft+", budget).beam
     lines = lines_of(costs, work_of(target), step, beam)
+    _ = engine.memory.contexts  # made when a first answer asks for them
     tables = floor_table(lines, machine), footprint_table(engine.footprint())
     for line in "\n\n".join(tables).splitlines():
         Screen(sys.stdout).line(line)
