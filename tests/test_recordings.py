@@ -85,6 +85,15 @@ class TestRecordings:
         assert recorded[::2] == ["a", "b", "c", "b"]
         assert len(kept) == 2
 
+    def test_their_results_take_a_bounded_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(recordings_module, "BYTES", 1000)
+        kept = Recordings(TapeRecorder(), "this")
+        for size in (100, 100, 50, 100, 900):
+            found = kept.run((size, len(kept)), lambda x: (x + 1,), (torch.zeros(size),))
+            assert len(found[0]) == size
+            assert kept.bytes <= max(1000, 4 * size)
+        assert len(kept) == 1
+
     @pytest.mark.parametrize(
         "bad",
         [
@@ -221,7 +230,8 @@ TREES = [
 
 
 @pytest.mark.parametrize(
-    "family", ["llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "olmo2"]
+    "family",
+    ["llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "olmo2", "qwen3_moe"],
 )
 def test_replayed_verifications_are_those_of_the_model(family: str) -> None:
     targets = pair(family)

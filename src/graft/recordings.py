@@ -26,7 +26,9 @@ from torch import Tensor
 
 log = logging.getLogger("graft")
 
-MOST = 48  # recordings that are kept: the memory of their results is bounded by this
+# Recordings of a model that are kept, and the memory of their results: logits of 256 rows over a
+# large vocabulary are some 60 MB.
+MOST, BYTES = 128, 1 << 30
 ROWS = 256  # rows of a batch at most: above, kernels are long enough to hide their launches
 
 Results = tuple[Tensor, ...]
@@ -68,6 +70,11 @@ class Recordings:
     def __len__(self) -> int:
         return len(self._kept)
 
+    @property
+    def bytes(self) -> int:
+        """Memory of all results."""
+        return sum(part.nbytes for kept in self._kept.values() for part in kept.results)
+
     def hold(self, held: Hashable) -> None:
         """Say where what all work reads besides its arguments is now; where that has changed,
         everything is recorded anew."""
@@ -93,7 +100,7 @@ class Recordings:
             if kept is None:
                 return work(*arguments)
             self._kept[key] = kept
-            if len(self._kept) > MOST:
+            while len(self) > 1 and (len(self) > MOST or self.bytes > BYTES):
                 self._kept.popitem(last=False)
         kept.replay()
         return kept.results

@@ -4,7 +4,8 @@
 time in which this engine has made one so far (`Worth.pace`, tokens per second), so a node or a
 draft step is bought where it promises more tokens than its seconds would make elsewhere:
 
-    trees    where batches of this size have made more tokens per second than plain ones would
+    trees    where batches of this size have made clearly more tokens per second than plain ones
+             would
     nodes    the n that maximises   sum of the n likeliest values - pace * verify(n + 1 rows)
     draft    where, after like promises of retrieval, drafting has brought more tokens than
              pace * seconds of the draft

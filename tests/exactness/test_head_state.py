@@ -24,12 +24,13 @@ from tests.exactness.state import (
     RECORDED,
     Rounds,
     cache_of,
+    double_model,
     new_drafter,
     new_target,
     plain_features,
 )
 from tests.random_trees import path_of
-from tests.tape import TapeRecorder
+from tests.tape import TapeRecorder, storage
 
 # The state of a new drafter is proved from its line here on.
 KINDS = ["eagle3", RECORDED, "model"]
@@ -178,6 +179,20 @@ def test_recorded_rounds_are_replayed() -> None:
         recorder = recordings._recorder
         assert isinstance(recorder, TapeRecorder), "nothing has failed"
         assert recorder.replays >= 6
+
+
+def test_a_recorded_head_reads_weights_and_caches_alone() -> None:
+    rounds = Rounds(RECORDED, TEXTS[1:2])
+    rounds.run(8)
+    drafter = rounds.drafter
+    assert isinstance(drafter, Eagle3Drafter)
+    assert drafter._recordings is not None
+    recorder = drafter._recordings._recorder
+    assert isinstance(recorder, TapeRecorder)
+    known = [*drafter.head.parameters(), *drafter.head.buffers(), *drafter.cache._storage]
+    known += [*double_model().parameters()]  # embeddings
+    known += [given for kept in drafter._recordings._kept.values() for given in kept.inputs]
+    assert recorder.read <= {storage(tensor) for tensor in known}
 
 
 def test_the_check_sees_the_cache_of_a_recording_move(monkeypatch: pytest.MonkeyPatch) -> None:
