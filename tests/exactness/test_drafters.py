@@ -178,4 +178,6 @@ def test_the_whole_product(family: str, setting: str, policy: str, drafter: str 
         draft = DRAFTERS[drafter](family) if drafter else None
         made = engine(draft, family, budget=budget, thresholds=thresholds)
         found = agree(made, setting, policy=policy, budget=budget, batch=batch_of(setting))
-        assert not stage or stages(found) == {stage}
+        # Where hardly anything is accepted, graft+ decodes a batch plainly for a while.
+        plainly = {"none"} if policy == "graft+" else set()
+        assert not stage or stages(found) - plainly == {stage}
