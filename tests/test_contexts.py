@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from graft.contexts import ContextTable
@@ -73,10 +73,20 @@ def test_it_holds_the_last_followers_of_every_context(given: list[list[int]]) ->
     assert len(alone) > 0.9 * len(learnt) - 2
 
 
+def apart(held: ContextTable, given: list[list[int]]) -> bool:
+    """Whether each context has a row of its own; which of two has it depends on the order in which
+    they come, and that is another one in pieces."""
+    learnt = dict[Context, list[int]]()
+    for text in given:
+        naive(learnt, text)
+    return len({row_of(held, context) for context in learnt}) == len(learnt)
+
+
 @settings(deadline=None, max_examples=40)
 @given(texts, st.lists(st.integers(0, 40), max_size=4))
 def test_a_text_that_grows_is_learnt_once(text: list[int], ends: list[int]) -> None:
     whole, grown = table(), table()
+    assume(apart(whole, [text]))
     tokens = torch.tensor(text, dtype=torch.int64)
     whole.learn_text(tokens)
     known = 0
@@ -92,6 +102,7 @@ def test_a_text_that_grows_is_learnt_once(text: list[int], ends: list[int]) -> N
 def test_text_in_pieces_is_the_text(given: list[tuple[list[int], int]]) -> None:
     """As rounds hand it over: some tokens at a time, with the window before each."""
     whole, pieces = table(), table()
+    assume(apart(whole, [text for text, _ in given]))
     for text, step in given:
         tokens = torch.tensor(text, dtype=torch.int64)
         whole.learn_text(tokens)

@@ -31,7 +31,7 @@ from torch import Tensor
 from graft.tree import TokenTree
 
 # (logits [B, V], history [B, T], length [B], alive [B]) -> tokens [B]: draws the token of position
-# length[b], given the tokens before it.
+# length[b], given the tokens before it, and leaves the logits as they are.
 Choose = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 # (tokens [B], length [B]) -> bool [B]: whether a request ends with the token just drawn.
 Ends = Callable[[Tensor, Tensor], Tensor]
