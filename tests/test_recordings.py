@@ -16,6 +16,7 @@ from graft import target as target_module
 from graft.attention import Step
 from graft.cache import BLOCK, KVCache
 from graft.cuda_graphs import recorder_for
+from graft.model_state import state_of
 from graft.recordings import Recordings, Results
 from graft.target import TransformersTarget, Verification
 from graft.tree import TokenTree, root_tree
@@ -351,6 +352,18 @@ def test_a_model_that_others_change_is_recorded_anew(change: Callable[[Any], obj
             targets[0].open(2, 64)
             prefill(targets[:1], 30, 7)
             assert far_apart(targets[0].verify(TREES[0]).logits, before)
+
+
+def test_a_hook_in_the_place_of_another_is_seen() -> None:
+    """Also where it has the address of the one that is gone."""
+    layer = torch.nn.Linear(2, 2)
+    states = []
+    for factor in range(50):
+        handle = layer.register_forward_hook(lambda _m, _a, out, by=factor: out * by)
+        states.append(state_of(layer))
+        handle.remove()
+    assert all(one != other for i, one in enumerate(states) for other in states[:i])
+    assert state_of(layer) == state_of(layer)
 
 
 def far_apart(one: Tensor, other: Tensor) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
-_PLAIN = (bool, int, float, str)
+_PLAIN = (bool, int, float, str, type(None))
 
 
 def state_of(model: nn.Module) -> Hashable:
@@ -33,6 +33,7 @@ def _part(module: nn.Module) -> Hashable:
         type(module),
         own.get("forward"),
         _plain(own),
-        tuple(id(hook) for hooks in _HOOKS for hook in own[hooks].values()),
+        # By their numbers, which torch gives to no other hook; an address may be used again.
+        tuple(number for hooks in _HOOKS for number in own[hooks]),
         tuple(None if t is None else (t.data_ptr(), t.dtype) for t in tensors),
     )

@@ -105,7 +105,7 @@ PolicyOption = Annotated[
     Policy | None,
     typer.Option(
         "--policy",
-        help="Who fills the trees; by default graft with a drafter, else retrieval.",
+        help="Who fills the trees; by default graft+, or what a profile found.",
         rich_help_panel=_RUN,
     ),
 ]
