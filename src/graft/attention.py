@@ -101,12 +101,13 @@ class Step:
         if self.batch == 1 and (window is None or self.end <= window):
             past = self._visible.new_ones(1, self.width, self.starts[0])
             return torch.cat([past, self._visible], dim=2)
-        return self._seen_among(self.end, window)
+        return self._seen_anywhere(window)
 
-    def _seen_among(self, end: int, window: int | None) -> Tensor:
+    def _seen_anywhere(self, window: int | None) -> Tensor:
+        """The same for any number of sequences and any window."""
         device = self._visible.device
         start = self.starts_on(device)[:, None, None]
-        keys = torch.arange(end, device=device).expand(self.batch, 1, -1)
+        keys = torch.arange(self.end, device=device).expand(self.batch, 1, -1)
         node = (keys - start).clamp(0, self.room - 1)  # [B, 1, T]: row behind each key
         in_tree = (keys >= start) & (keys < start + self.room)
         path = self._visible.gather(2, node.expand(-1, self.width, -1))
@@ -154,7 +155,7 @@ class FixedStep(Step):
         return slots, self.starts_on(device).unsqueeze(1) + own
 
     def _seen(self, window: int | None) -> Tensor:
-        return self._seen_among(self.end, window)
+        return self._seen_anywhere(window)
 
 
 def causal(batch: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:

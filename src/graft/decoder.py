@@ -100,8 +100,7 @@ class BatchDecoder:
             draft = self.drafter.draft(history, length, plan)
         else:
             draft = sat_out(roots, plan)
-            if self.drafter.waits:
-                self.drafter.keep_up(history, length)
+            self.drafter.keep_up(history, length)
         watch.lap("draft")
         grafted = grafter.graft(draft, lookup.result(), history, length)
         grafted = self._sized(grafted, draft)
